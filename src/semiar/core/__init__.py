@@ -1,0 +1,1 @@
+"""Pure tensors: no models, no files."""

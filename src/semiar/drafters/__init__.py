@@ -1,0 +1,17 @@
+"""Everything that can guess a target's next tokens, behind one interface."""
+
+from semiar.drafters.base import Context, Drafter, DrafterSettings, State, build_drafter, load_drafter, register
+from semiar.drafters.none import NoDrafter
+from semiar.drafters.semi import SemiDrafter
+
+__all__ = [
+    "Context",
+    "Drafter",
+    "DrafterSettings",
+    "NoDrafter",
+    "SemiDrafter",
+    "State",
+    "build_drafter",
+    "load_drafter",
+    "register",
+]

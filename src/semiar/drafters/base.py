@@ -1,0 +1,220 @@
+"""The one interface that every drafter implements, and what it may look at."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from semiar.core.draft import Draft
+from semiar.core.sampling import Sampling
+from semiar.errors import ConfigError, PairError, SourceNotFound
+from semiar.targets.target import LAST, Target
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """All that a drafter may look at."""
+
+    tokens: Tensor  # (B, T) committed tokens, anything after `lengths`
+    lengths: Tensor  # (B,) committed tokens of each row; the last one has not been run through the target yet
+    hidden: Tensor  # (B, n, F, H) target states of the positions run last
+    fresh: Tensor  # (B,) how many of the n are real; row b's belong to positions lengths-1-fresh .. lengths-2
+
+    def last(self) -> Tensor:
+        """The newest committed token of each row, (B, 1)."""
+        return self.tokens.gather(1, self.lengths[:, None] - 1)
+
+    def select(self, rows: Tensor) -> Context:
+        """Only these rows."""
+        return Context(self.tokens[rows], self.lengths[rows], self.hidden[rows], self.fresh[rows])
+
+
+class State:
+    """A drafter's memory of one batch: named tensors (or lists of tensors) with the row as first dimension."""
+
+    def __init__(self, **values: Any):
+        self.values: dict[str, Any] = values
+
+    def select(self, rows: Tensor) -> None:
+        """Keep only these rows."""
+        for name, value in self.values.items():
+            self.values[name] = [one[rows] for one in value] if isinstance(value, list) else value[rows]
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterSettings:
+    """The shape of a drafter; saved with it."""
+
+    architecture: str = "semi"
+    """semi (semi-autoregressive) or none."""
+    num_speculative_tokens: int = 5
+    """K: tokens drafted per target pass."""
+    draft_vocab_size: int | str = 4096
+    """Most frequent answer tokens that can be drafted, or full."""
+    layers: str = "last"
+    """Target states that are read: last (after the final norm), or low_mid_high (three layers fused with it)."""
+    lora_r: int = 64
+    """Rank of the low-rank update on the draft head; 0 = the target's own rows."""
+    small_lm: str = "context"
+    """h_q: context, lstm, gru, rnn, fixed_attention, attention, hf or none."""
+    small_lm_model: str = ""
+    """With small_lm hf: the tiny causal LM (hub id or folder) that reads the drafted tokens."""
+    fusion: str = "concat"
+    """How h_p and h_q meet: concat, initial_state, both or additive."""
+    num_layers: int = 1
+    """Attention layers of context and attention."""
+    num_heads: int = 0
+    """Attention heads; 0 = one per 64 hidden units."""
+    bias_rank: int = 256
+    """With fusion additive: rank of the bias that h_q adds to the logits."""
+
+    def __post_init__(self) -> None:
+        if self.num_speculative_tokens < 1:
+            raise ConfigError(f"num_speculative_tokens {self.num_speculative_tokens}", "at least 1")
+        if isinstance(self.draft_vocab_size, str) and self.draft_vocab_size != "full":
+            raise ConfigError(f"draft_vocab_size '{self.draft_vocab_size}'", "a number or full")
+        if self.layers not in ("last", "low_mid_high"):
+            raise ConfigError(f"layers '{self.layers}'", "last or low_mid_high")
+
+
+class Drafter(nn.Module):
+    """Guesses the target's next tokens.  A wrong guess costs time, never quality.
+
+    The module itself is stateless: what it remembers of a batch lives in the `State` that `start` returns.
+    """
+
+    name: ClassVar[str] = ""
+
+    def __init__(self, settings: DrafterSettings, layers: tuple[int, ...] = (LAST,)):
+        super().__init__()
+        self.settings = settings
+        self.layers = layers  # target layers read, the last one being the state that the output head reads
+
+    def start(self, batch: int, capacity: int, device: torch.device) -> State:
+        """An empty memory for `batch` rows of at most `capacity` tokens."""
+        return State()
+
+    def propose(
+        self, context: Context, state: State, count: int, sampling: Sampling, rng: torch.Generator | None
+    ) -> Draft:
+        """At most `count` tokens for each row; may propose none."""
+        raise NotImplementedError
+
+    def unroll(self, hidden: Tensor, tokens: Tensor, anchors: Tensor) -> Iterator[Tensor]:
+        """Training: for k = 1..K the state (B, A, D) that predicts token ``anchors + 1 + k``, teacher-forced.
+
+        ``hidden`` (B, T, F, H) and ``tokens`` (B, T) are of whole sequences, ``anchors`` (B, A) the positions t whose
+        state h_t is known; d_1 is token t + 1.
+        """
+        raise NotImplementedError
+
+    def head(self, state: Tensor) -> Tensor:
+        """Logits (..., V_draft) of states from `unroll`."""
+        raise NotImplementedError
+
+    @property
+    def trainable(self) -> bool:
+        """Whether there is anything to learn."""
+        return any(True for _ in self.parameters())
+
+    def bind(self, target: Target) -> Drafter:
+        """Borrow the target's embedding and head rows; called after every load or move."""
+        return self
+
+    def extra_config(self) -> dict[str, Any]:
+        """What `build_drafter` needs beside the settings to build this drafter again."""
+        return {}
+
+
+REGISTRY: dict[str, type[Drafter]] = {}
+
+
+def register(name: str) -> Callable[[type[Drafter]], type[Drafter]]:
+    """Class decorator: make a drafter known under this architecture name."""
+
+    def add(cls: type[Drafter]) -> type[Drafter]:
+        cls.name = name
+        REGISTRY[name] = cls
+        return cls
+
+    return add
+
+
+def build_drafter(settings: DrafterSettings, target: Target, vocab: Tensor | None, extra: dict[str, Any] | None = None) -> Drafter:
+    """A fresh drafter for `target`; ``vocab`` (V_draft,) are the target ids it may draft, None = all."""
+    if settings.architecture not in REGISTRY:
+        raise ConfigError(f"drafter architecture '{settings.architecture}'", f"one of {', '.join(sorted(REGISTRY))}")
+    return REGISTRY[settings.architecture](settings, target, vocab, **(extra or {})).bind(target)  # type: ignore[call-arg,arg-type]
+
+
+def resolve_layers(settings: DrafterSettings, target: Target) -> tuple[int, ...]:
+    """Layer indices for `Target.forward`, lowest first, the head's input last."""
+    if settings.layers == "last":
+        return (LAST,)
+    depth = len(target.blocks)
+    picks = sorted({max(0, min(2, depth - 1)), depth // 2, max(0, depth - 3)})
+    return (*picks, LAST)
+
+
+def save_drafter(drafter: Drafter, folder: Path, about: dict[str, Any]) -> None:
+    """Write ``config.json`` and ``model.safetensors``; borrowed tensors are not saved."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {"architectures": [type(drafter).__name__], "model_type": "semiar_drafter", **about}
+    config |= {"settings": asdict(drafter.settings), "extra": drafter.extra_config()}
+    config |= {name: getattr(drafter.settings, name) for name in ("num_speculative_tokens", "draft_vocab_size")}
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    tensors = {name: value.detach().to("cpu").contiguous() for name, value in drafter.state_dict().items()}
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def load_drafter(folder: Path, target: Target) -> Drafter:
+    """The drafter in `folder`, bound to `target`.  Raises ``PairError`` when they do not belong together."""
+    config = read_config(folder)
+    known = {field.name for field in fields(DrafterSettings)}
+    unknown = sorted(set(config["settings"]) - known)
+    if unknown:
+        raise PairError(f"'{folder}/config.json' has unknown settings {unknown}", "settings of this semiar version")
+    for key, found in (("hidden_size", target.hidden_size),):
+        if config.get(key, found) != found:
+            raise PairError(f"the drafter in '{folder}' was made for {key} {config[key]}", f"{found}, as the target has")
+    try:
+        tensors = load_file(folder / "model.safetensors")
+    except (FileNotFoundError, SafetensorError) as error:
+        raise PairError(f"'{folder}/model.safetensors' cannot be read: {error}", "a complete drafter", "copy it again") from error
+    vocab = tensors.get("d2t")
+    drafter = build_drafter(DrafterSettings(**config["settings"]), target, vocab, config["extra"])
+    load_weights(drafter, tensors, str(folder))
+    return drafter.bind(target)
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The ``config.json`` of a saved drafter."""
+    try:
+        return json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise SourceNotFound(f"'{folder}' has no config.json", "a folder written by semiar train") from error
+    except json.JSONDecodeError as error:
+        raise PairError(f"'{folder}/config.json' is not JSON: {error}", "a complete drafter") from error
+
+
+def load_weights(drafter: Drafter, tensors: dict[str, Tensor], place: str) -> None:
+    """Fill the drafter; every tensor must be there and fit.  Raises ``PairError`` naming what is missing."""
+    own = drafter.state_dict()
+    missing, unknown = sorted(set(own) - set(tensors)), sorted(set(tensors) - set(own))
+    shapes = [name for name in own if name in tensors and own[name].shape != tensors[name].shape]
+    problems = [f"missing {n}" for n in missing] + [f"unknown {n}" for n in unknown] + [f"other shape {n}" for n in shapes]
+    if problems:
+        raise PairError(
+            f"the drafter in '{place}' does not fit: {', '.join(problems[:4])}",
+            "exactly the tensors that its config.json describes",
+            "train it again or restore the file",
+        )
+    drafter.load_state_dict(tensors)

@@ -1,0 +1,166 @@
+"""The `context` small language model: one attention layer that sees all the target's states, not only the last.
+
+Keys and values of verified positions come from ``(h_i, e(x_{i+1}))``: they are computed once, when position i has been
+verified, and kept.  Those of drafted tokens come from ``(h_t, e(d_j))`` plus an embedding of the step j.  Only tokens
+are fed back, never the drafter's own features, so training is one parallel pass over all anchors and offsets and needs
+no training-time test.  The idea is the Tandem Transformers' (Nair et al. 2024) at the size of a fine-tuning run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from semiar.drafters.small_lm import FeedForward
+
+ROPE_BASE = 10_000.0
+
+
+@dataclass(slots=True)
+class Memory:
+    """Keys and values of verified positions, one (B, heads, T, d) pair per layer; pair i stands in slot i."""
+
+    keys: list[Tensor]
+    values: list[Tensor]
+    visible: Tensor | None  # (B, A, T) which slots an anchor may see; None = all
+    positions: Tensor  # (B, A) rotary position of the token after the anchor
+
+
+@dataclass(slots=True)
+class Drafted:
+    """Keys and values of the tokens drafted so far, (B, A, heads, d) each, per layer."""
+
+    distant: Tensor  # (B, A, H)
+    count: int = 0
+    keys: list[list[Tensor]] = field(default_factory=list)
+    values: list[list[Tensor]] = field(default_factory=list)
+
+
+class ContextLM(nn.Module):
+    """h_q with the distant past as all of the target's states; `remember` reads verified positions, `step` drafts."""
+
+    def __init__(self, size: int, heads: int, layers: int, steps: int):
+        super().__init__()
+        self.heads, self.size = heads, size
+        self.read = nn.Linear(2 * size, size, bias=False)
+        self.steps = nn.Embedding(steps + 1, size)
+        nn.init.zeros_(self.steps.weight)
+        self.blocks = nn.ModuleList(Block(size, heads, feed=i + 1 < layers) for i in range(layers))
+        self.register_buffer("cosine", torch.empty(0), persistent=False)
+        self.register_buffer("sine", torch.empty(0), persistent=False)
+
+    def rotary(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Cosines and sines (..., 1, d/2) for these positions."""
+        half = self.size // self.heads // 2
+        if self.cosine.numel() == 0 or int(positions.max()) >= len(self.cosine) or self.cosine.device != positions.device:
+            length = max(2048, 2 * int(positions.max()) + 2)
+            rates = ROPE_BASE ** (-torch.arange(half, device=positions.device, dtype=torch.float32) / half)
+            angles = torch.arange(length, device=positions.device, dtype=torch.float32)[:, None] * rates
+            self.cosine, self.sine = angles.cos(), angles.sin()
+        return self.cosine[positions][..., None, :].to(dtype), self.sine[positions][..., None, :].to(dtype)
+
+    def remember(self, distant: Tensor, embedded: Tensor, positions: Tensor, memory: Memory) -> None:
+        """Write pairs (h_i, e(x_{i+1})), both (B, n, H), at slots ``positions`` (B, n) of every layer.
+
+        A memory without buffers takes the keys and values as they are (training, whole sequences).
+        """
+        x = self.read(torch.cat([distant, embedded], -1))
+        turn = self.rotary(positions + 1, x.dtype)
+        rows = torch.arange(len(x), device=x.device)[:, None]
+        for index, block in enumerate(self.blocks):
+            assert isinstance(block, Block)
+            query, key, value = block.project(x, turn)
+            if memory.visible is None and index < len(memory.keys):
+                memory.keys[index][rows, :, positions] = key.to(memory.keys[index].dtype)
+                memory.values[index][rows, :, positions] = value.to(memory.values[index].dtype)
+            else:
+                memory.keys.append(key.transpose(1, 2))
+                memory.values.append(value.transpose(1, 2))
+            if index + 1 < len(self.blocks):
+                slots = torch.arange(memory.keys[index].shape[2], device=x.device)
+                seen = slots <= positions[..., None]
+                mixed = attend(query, memory.keys[index], memory.values[index], seen, [], [])
+                x = block.close(x, mixed)
+
+    def begin(self, distant: Tensor) -> Drafted:
+        """State before the first drafted token; ``distant`` (B, A, H) is the normed target state at the anchors."""
+        empty: list[list[Tensor]] = [[] for _ in self.blocks]
+        return Drafted(distant, 0, empty, [[] for _ in self.blocks])
+
+    def step(self, embedded: Tensor, state: Drafted, memory: Memory) -> tuple[Tensor, Drafted]:
+        """Read the next drafted token's embedding (B, A, H); returns h_q (B, A, H).
+
+        d_1 is already in memory as the pair (h_t, e(d_1)), so it only asks; d_2, d_3, ... add their own keys.
+        """
+        step = state.count
+        x = self.read(torch.cat([state.distant, embedded], -1))
+        if step:
+            x = x + self.steps.weight[step].to(x.dtype)
+        turn = self.rotary(memory.positions + step, x.dtype)
+        keys, values = [list(k) for k in state.keys], [list(v) for v in state.values]
+        for index, block in enumerate(self.blocks):
+            assert isinstance(block, Block)
+            query, key, value = block.project(x, turn)
+            if step:
+                keys[index].append(key)
+                values[index].append(value)
+            mixed = attend(query, memory.keys[index], memory.values[index], memory.visible, keys[index], values[index])
+            x = block.close(x, mixed)
+        return x, Drafted(state.distant, step + 1, keys, values)
+
+
+class Block(nn.Module):
+    """Attention with rotary positions and a residual; a feed-forward unless the fusion MLP follows directly."""
+
+    def __init__(self, size: int, heads: int, feed: bool):
+        super().__init__()
+        self.heads = heads
+        self.norm, self.qkv = nn.RMSNorm(size), nn.Linear(size, 3 * size, bias=False)
+        self.out = nn.Linear(size, size, bias=False)
+        self.feed = FeedForward(size) if feed else None
+
+    def project(self, x: Tensor, turn: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Query, key and value (B, n, heads, d), the first two rotated."""
+        query, key, value = self.qkv(self.norm(x)).unflatten(-1, (3, self.heads, -1)).unbind(-3)
+        return rotate(query, turn), rotate(key, turn), value
+
+    def close(self, x: Tensor, mixed: Tensor) -> Tensor:
+        """Output projection, residual and feed-forward."""
+        x = x + self.out(mixed)
+        return x if self.feed is None else self.feed(x)
+
+
+def rotate(x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
+    """Rotary position embedding on (..., heads, d)."""
+    cosine, sine = turn
+    left, right = x.chunk(2, -1)
+    return torch.cat([left * cosine - right * sine, left * sine + right * cosine], -1)
+
+
+def attend(
+    query: Tensor,  # (B, A, heads, d)
+    keys: Tensor,  # (B, heads, T, d)
+    values: Tensor,
+    visible: Tensor | None,  # (B, A, T)
+    own_keys: list[Tensor],  # each (B, A, heads, d)
+    own_values: list[Tensor],
+) -> Tensor:
+    """Softmax attention over memory and the anchor's own drafted tokens; (B, A, heads * d)."""
+    asked = query.transpose(1, 2)  # (B, heads, A, d)
+    scores = (asked @ keys.transpose(2, 3)).float()
+    if visible is not None:
+        scores = scores.masked_fill(~visible[:, None], -torch.inf)
+    if own_keys:
+        own = torch.stack(own_keys, 3)  # (B, A, heads, k, d)
+        near = (own @ query[..., None]).squeeze(-1).transpose(1, 2)  # (B, heads, A, k)
+        scores = torch.cat([scores, near.float()], -1)
+    weights = (scores * query.shape[-1] ** -0.5).softmax(-1).to(values.dtype)
+    width = keys.shape[2]
+    mixed = (weights[..., :width] @ values).transpose(1, 2)  # (B, A, heads, d)
+    if own_values:
+        own = torch.stack(own_values, 3)
+        near = weights[..., width:].transpose(1, 2)[..., None, :]  # (B, A, heads, 1, k)
+        mixed = mixed + (near @ own).squeeze(-2)
+    return mixed.flatten(-2)

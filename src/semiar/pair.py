@@ -1,0 +1,129 @@
+"""The one artefact: a target with its adapter, the drafter made for it, and the tokenizer, as a folder.
+
+A folder holds a plain PEFT adapter (``adapter_config.json``, ``adapter_model.safetensors``; absent when only the drafter
+was trained), ``drafter/``, the tokenizer's files, ``run.yaml`` (what was asked for) and ``metrics.json``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from semiar.drafters import Drafter, NoDrafter, load_drafter
+from semiar.drafters.base import read_config, save_drafter
+from semiar.errors import PairError, SourceNotFound
+from semiar.targets import LoadSettings, Target, load_model, load_tokenizer
+from semiar.targets.check import check_target
+from semiar.targets.lora import is_adapted, load_adapter, merged
+
+FORMAT = 1
+
+
+@dataclass
+class Pair:
+    """A target, its drafter and its tokenizer."""
+
+    target: Target
+    drafter: Drafter
+    tokenizer: Any
+    base: str  # what the target was loaded from
+    run: dict[str, Any] = field(default_factory=dict)  # the configuration of the training run
+    metrics: dict[str, Any] = field(default_factory=dict)
+    adapter: Path | None = None  # where the adapter that has been merged into the target lies
+
+    @classmethod
+    def load(cls, folder: str | Path, settings: LoadSettings | None = None, *, trainable: bool = False) -> Pair:
+        """Read a folder that `save` wrote.  Raises ``PairError`` when its parts do not belong together."""
+        folder = Path(folder).expanduser()
+        settings = settings or LoadSettings()
+        if not (folder / "run.yaml").is_file():
+            raise SourceNotFound(f"'{folder}' has no run.yaml", "a folder written by semiar train")
+        run = yaml.safe_load((folder / "run.yaml").read_text(encoding="utf-8"))
+        config = read_config(folder / "drafter")
+        base = config["base_model_name_or_path"]
+        model: Any = load_model(base, settings)
+        adapter = folder if (folder / "adapter_config.json").is_file() else None
+        if adapter:
+            model = load_adapter(model, folder, trainable=trainable)
+            model = merged(model) if settings.merge and not trainable else model
+        elif config.get("adapted"):
+            raise PairError(f"'{folder}' has no adapter_config.json", "the adapter that the drafter was trained with")
+        target = Target(model.eval())
+        check_target(target)
+        tokenizer = load_tokenizer(str(folder))
+        _same_tokens(config, tokenizer, target, str(folder))
+        drafter = load_drafter(folder / "drafter", target)
+        drafter = drafter.to(device=target.device, dtype=target.dtype).eval().bind(target)
+        return cls(target, drafter, tokenizer, base, run, _read_json(folder / "metrics.json"), adapter)
+
+    @classmethod
+    def plain(cls, name: str, settings: LoadSettings | None = None) -> Pair:
+        """A model without a drafter: the same loop, decoding plainly."""
+        target = Target(load_model(name, settings))
+        check_target(target)
+        return cls(target, NoDrafter(), load_tokenizer(name), name)
+
+    def save(self, folder: str | Path) -> None:
+        """Write the folder beside its final place and move it there, so that a broken-off save leaves the old one."""
+        folder = Path(folder)
+        fresh = folder.with_name(folder.name + ".saving")
+        shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir(parents=True)
+        if is_adapted(self.target.model):
+            self.target.model.save_pretrained(fresh)
+        elif self.adapter:
+            for name in ("adapter_config.json", "adapter_model.safetensors"):
+                shutil.copyfile(self.adapter / name, fresh / name)
+        save_drafter(self.drafter, fresh / "drafter", self.about())
+        self.tokenizer.save_pretrained(fresh)
+        (fresh / "run.yaml").write_text(yaml.safe_dump(self.run, sort_keys=False), encoding="utf-8")
+        (fresh / "metrics.json").write_text(json.dumps(self.metrics, indent=2) + "\n", encoding="utf-8")
+        folder.mkdir(parents=True, exist_ok=True)
+        for item in fresh.iterdir():
+            goal = folder / item.name
+            if goal.is_dir():
+                shutil.rmtree(goal)
+            os.replace(item, goal)
+        fresh.rmdir()
+
+    def about(self) -> dict[str, Any]:
+        """What the drafter's config records of the target it belongs to."""
+        return {
+            "format": FORMAT,
+            "base_model_name_or_path": self.base,
+            "base_model_archs": [type(self.target.lm).__name__],
+            "hidden_size": self.target.hidden_size,
+            "adapted": is_adapted(self.target.model) or self.adapter is not None,
+            "tokenizer_sha256": fingerprint(self.tokenizer),
+        }
+
+
+def fingerprint(tokenizer: Any) -> str:
+    """Identity of a tokenizer's vocabulary: which text has which id."""
+    words = sorted(tokenizer.get_vocab().items(), key=lambda pair: pair[1])
+    return hashlib.sha256(json.dumps(words).encode()).hexdigest()
+
+
+def _same_tokens(config: dict[str, Any], tokenizer: Any, target: Target, folder: str) -> None:
+    if config.get("tokenizer_sha256") != fingerprint(tokenizer):
+        raise PairError(
+            f"the tokenizer in '{folder}' is not the one that the drafter was trained with",
+            "the same vocabulary",
+            "restore the tokenizer files or train the drafter again",
+        )
+    if len(tokenizer) > target.vocab_size:
+        raise PairError(
+            f"the tokenizer has {len(tokenizer)} tokens, the target's head only {target.vocab_size} rows",
+            "a target with a row for every token",
+        )
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}

@@ -1,0 +1,51 @@
+"""A short self-test of a freshly loaded target: can it be rolled back, and do we read the right hidden state?"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from semiar.core.draft import Draft
+from semiar.errors import TargetError
+from semiar.targets.target import LAST, Target
+
+
+@torch.inference_mode()
+def check_target(target: Target) -> None:
+    """Run a few tokens with a rejected branch and compare with a plain pass; raise ``TargetError`` on a difference.
+
+    Guards against architectures nobody has tried: a memory that cannot be rolled back, or an output head that reads
+    something else than the state we take.  Costs four short passes.
+    """
+    ids = (torch.arange(7, device=target.device) * 7919 + 11)[None] % min(target.vocab_size, 1000)
+    plain = target(ids)
+    assert plain.logits is not None
+    _compare(target, target.head(plain.hidden[:, :, 0]), plain.logits, "the output head applied to the hidden state")
+    cache = target.start(1, 16)
+    target.prefill(ids[:, :4], torch.tensor([4], device=target.device), cache, (LAST,))
+    wrong = torch.zeros_like(ids[:, 4:5])
+    tokens = torch.cat([ids[:, 4:5], wrong, ids[:, 5:7]], 1)  # slot 1 is a branch that gets rejected
+    draft = Draft(tokens[:, 1:], torch.tensor([[0, 0, 2]], device=target.device))
+    depths, mask = draft.geometry()
+    out = target(tokens, cache, depths=depths, mask=mask)
+    assert out.logits is not None
+    _compare(target, out.logits[:, [0, 2, 3]], plain.logits[:, 4:7], "a pass over a tree of tokens")
+    cache.keep(4, torch.tensor([[0, 2]], device=target.device))
+    again = target(ids[:, 6:7], cache)
+    assert again.logits is not None
+    _compare(target, again.logits, plain.logits[:, 6:7], "a pass after rolling back a rejected token")
+
+
+TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 0.15, torch.float16: 0.05}
+
+
+def _compare(target: Target, found: Tensor, wanted: Tensor, what: str) -> None:
+    scale = wanted.float().abs().max().clamp(min=1e-6)
+    gap = float((found.float() - wanted.float()).abs().max() / scale)
+    if not gap <= TOLERANCE[target.dtype]:
+        raise TargetError(
+            f"{what} gives other logits than the model's own plain pass (relative difference {gap:.2g})",
+            "the same up to rounding",
+            f"'{target.config.model_type}' keeps a state that semiar cannot roll back or reads a different tensor; "
+            "please report the architecture",
+        )

@@ -1,0 +1,184 @@
+"""The target: a Hugging Face causal LM seen as tokens in, logits and hidden states out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from semiar.errors import TargetError
+from semiar.targets.cache import Cache
+from semiar.targets.layers import decoder_layers, finish_logits, text_config, windows
+
+LAST = -1  # name of the hidden state that the output head reads: the last layer after the final norm
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One pass over n new slots."""
+
+    logits: Tensor | None  # (B, n, V), the model's own
+    hidden: Tensor  # (B, n, F, H), one column per layer asked for
+
+
+class Target(nn.Module):
+    """Runs the wrapped model over drafts and hands out what its output head reads.
+
+    ``layers`` are indices of decoder layers whose output is wanted; ``-1`` is the state after the final norm.
+    Raises ``TargetError`` for models whose memory cannot be rolled back.
+    """
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model = model
+        self.lm: Any = model.get_base_model() if hasattr(model, "get_base_model") else model
+        self.config = text_config(self.lm)
+        self.windows = windows(self.config)
+        self.decoder = self.lm.get_decoder()
+        self._seen: dict[int, Tensor] = {}
+        self._wanted: set[int] = set()
+        self.decoder.register_forward_hook(self._see_last)
+        for index, layer in enumerate(self.blocks):
+            layer.register_forward_hook(self._see(index))
+
+    # -- what the model is -------------------------------------------------------------------------------------------
+
+    @property
+    def blocks(self) -> nn.ModuleList:
+        """The decoder layers."""
+        return decoder_layers(self.decoder)
+
+    @property
+    def device(self) -> torch.device:
+        return self.embedding.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.embedding.dtype
+
+    @property
+    def embedding(self) -> Tensor:
+        """Input embedding matrix, (rows, H)."""
+        return self.lm.get_input_embeddings().weight
+
+    @property
+    def hidden_size(self) -> int:
+        return int(self.config.hidden_size)
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows of the output head, padding rows included."""
+        return int(self.lm.get_output_embeddings().weight.shape[0])
+
+    @property
+    def max_length(self) -> int:
+        """Longest sequence the model was built for."""
+        return int(getattr(self.config, "max_position_embeddings", 0) or 1 << 30)
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Logits (..., V) of states that the output head reads, (..., H); equal to the model's own (see `check`)."""
+        return finish_logits(self.config, self.lm.get_output_embeddings()(hidden))
+
+    def head_rows(self, ids: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Weight (n, H) and bias (n,) of the output head for these tokens, without gradient."""
+        head = self.lm.get_output_embeddings()
+        if hasattr(head, "lora_A"):
+            raise TargetError("the adapter changes the output head with LoRA", "a plain output head", "merge it first")
+        bias = getattr(head, "bias", None)
+        return head.weight.detach()[ids], None if bias is None else bias.detach()[ids]
+
+    def finish(self, logits: Tensor) -> Tensor:
+        """Scaling or soft-capping that the architecture applies to the head's product."""
+        return finish_logits(self.config, logits)
+
+    # -- running it --------------------------------------------------------------------------------------------------
+
+    def start(self, batch: int, capacity: int = 512) -> Cache:
+        """An empty memory for `batch` rows with room for `capacity` positions (it grows when needed)."""
+        return Cache(len(self.blocks), batch, capacity, self.device)
+
+    def forward(
+        self,
+        tokens: Tensor,  # (B, n)
+        cache: Cache | None = None,
+        *,
+        depths: Tensor | None = None,  # (B, n) distance from each row's committed end; None = a chain
+        mask: Tensor | None = None,  # (B, n, n) bool, which new slots a new slot may see; None = a chain
+        layers: Sequence[int] = (LAST,),
+        logits: bool = True,
+    ) -> Output:
+        """One pass over `tokens`, placed after the committed positions of `cache` (or at position 0 without one)."""
+        batch, count = tokens.shape
+        if depths is None:
+            depths = torch.arange(count, device=tokens.device).expand(batch, count)
+        inputs: dict[str, Any] = {"input_ids": tokens.clamp(min=0), "position_ids": depths, "use_cache": False}
+        if cache is not None:
+            inputs["position_ids"] = cache.lengths[:, None] + depths
+            inputs["attention_mask"] = self._attention(cache, inputs["position_ids"], mask)
+            inputs["past_key_values"], inputs["use_cache"] = cache.hf, True
+        self._wanted = set(layers) - {LAST}
+        out = self.lm(**inputs) if logits else self.decoder(**inputs)
+        return Output(out.logits if logits else None, self.read(layers))
+
+    def read(self, layers: Sequence[int]) -> Tensor:
+        """States (B, n, F, H) that the last pass of the model left; they are forgotten afterwards."""
+        states = torch.stack([self._seen[layer] for layer in layers], 2)
+        self._seen.clear()
+        return states
+
+    def peek(self, layer: int) -> Tensor:
+        """One state (B, n, H) that the last pass left; it stays readable."""
+        return self._seen[layer]
+
+    def watch(self, layers: Sequence[int]) -> None:
+        """Ask the next pass of the wrapped model, by whomever it is called, to leave these states for `read`."""
+        self._wanted = set(layers) - {LAST}
+
+    def prefill(self, tokens: Tensor, lengths: Tensor, cache: Cache, layers: Sequence[int], chunk: int = 1024) -> Tensor:
+        """Commit right-padded prompts (B, T) of these lengths (B,); return their states (B, T, F, H)."""
+        states = []
+        for start in range(0, tokens.shape[1], chunk):
+            part = tokens[:, start : start + chunk]
+            width = cache.width
+            states.append(self(part, cache, layers=layers, logits=False).hidden)
+            steps = torch.arange(part.shape[1], device=tokens.device).expand(part.shape)
+            cache.keep(width, torch.where(start + steps < lengths[:, None], steps, -1))
+        return torch.cat(states, 1)
+
+    def _attention(self, cache: Cache, positions: Tensor, mask: Tensor | None) -> Tensor | dict[str, Tensor] | None:
+        """What each new slot sees: committed positions and its own ancestors, within the layer's window."""
+        batch, count = positions.shape
+        width = cache.width
+        if mask is None and width == 0:
+            return None  # plain causal attention from the start of every row: right padding cannot be seen
+        if batch == count == 1 and self.windows == {"": None}:
+            return None  # one new token of one row sees everything
+        device = positions.device
+        slots = torch.arange(width, device=device)
+        past = (slots < cache.lengths[:, None])[:, None].expand(batch, count, -1)
+        if mask is None:
+            mask = torch.ones(count, count, dtype=torch.bool, device=device).tril().expand(batch, -1, -1)
+        seen = torch.cat([past, mask], -1)
+        keys = torch.cat([slots.expand(batch, -1), positions], -1)
+        masks = {kind: self._window(seen, positions, keys, span) for kind, span in self.windows.items()}
+        return masks[""] if "" in masks else masks
+
+    def _window(self, seen: Tensor, queries: Tensor, keys: Tensor, span: int | None) -> Tensor:
+        if span is not None:
+            seen = seen & (queries[:, :, None] - keys[:, None] < span)
+        seen = seen[:, None]
+        bias = torch.zeros(seen.shape, dtype=self.dtype, device=seen.device)  # additive: every attention kernel takes it
+        return bias.masked_fill_(~seen, torch.finfo(self.dtype).min)
+
+    def _see(self, index: int) -> Any:
+        def hook(_module: nn.Module, _args: Any, output: Any) -> None:
+            if index in self._wanted:
+                self._seen[index] = output[0] if isinstance(output, tuple) else output
+
+        return hook
+
+    def _see_last(self, _module: nn.Module, _args: Any, output: Any) -> None:
+        self._seen[LAST] = output[0] if isinstance(output, tuple) else output.last_hidden_state

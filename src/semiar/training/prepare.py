@@ -1,0 +1,128 @@
+"""From a configuration to everything a run needs: samples, draft vocabulary, target, drafter."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from torch import Tensor
+
+from semiar.data.batches import Prepared, fingerprint, prepare
+from semiar.data.chat import ChatRenderer, end_of_turn_ids
+from semiar.data.tasks.registry import load_any
+from semiar.drafters import Drafter, NoDrafter, build_drafter
+from semiar.drafters.base import load_weights, read_config
+from semiar.drafters.heads import choose_vocab
+from semiar.errors import DataError, PairError
+from semiar.pair import Pair
+from semiar.targets import LoadSettings, Target, load_model, load_tokenizer
+from semiar.targets.check import check_target
+from semiar.targets.lora import attach, load_adapter, merged
+from semiar.training.config import TrainConfig
+from safetensors.torch import load_file
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Training and held-out examples."""
+
+    train: list[dict[str, Any]]
+    held_out: list[dict[str, Any]]
+    prepared: Prepared
+    key: str  # changes with any id or label
+
+
+def load_samples(config: TrainConfig, tokenizer: Any, console: Console) -> Samples:
+    """Read, render and split the data; says on the console what was left out and why."""
+    settings = config.samples
+    wanted = settings.limit + settings.eval_samples if settings.limit else None
+    records = load_any(config.data, "train", settings.folder or None, wanted, config.optim.seed)
+    ready = prepare(records.records, ChatRenderer(tokenizer), settings.max_length)
+    skipped = [*records.skipped, *ready.skipped]
+    reasons: dict[str, int] = {}
+    for skip in skipped:
+        reasons[skip.reason] = reasons.get(skip.reason, 0) + 1
+    for reason, number in reasons.items():
+        console.print(f"[yellow]skipped {number} samples: {reason}[/]")
+    held = min(settings.eval_samples, max(1, len(ready.examples) // 10)) if settings.eval_samples else 0
+    train, held_out = ready.examples[held:], ready.examples[:held]
+    if not train:
+        raise DataError(f"{len(ready.examples)} usable samples in '{config.data}'", "at least 2", "add data")
+    console.print(
+        f"{len(train)} samples to learn from, {held} held out; {ready.tokens:,} tokens, "
+        f"{ready.target_tokens:,} of them answers; {ready.truncated} answers cut at {settings.max_length}"
+    )
+    return Samples(train, held_out, ready, fingerprint(ready.examples))
+
+
+def build_pair(config: TrainConfig, samples: Samples, tokenizer: Any, console: Console) -> Pair:
+    """Target with its adapter, and a fresh or warm-started drafter."""
+    model: Any = load_model(config.model, LoadSettings(config.dtype, config.device))
+    if config.adapter:
+        model = load_adapter(model, config.adapter, trainable=config.mode != "after")
+        model = merged(model) if config.mode == "after" else model
+    elif config.mode != "after":
+        model = attach(model, config.lora)
+    if config.optim.gradient_checkpointing and config.mode != "after":
+        model.enable_input_require_grads()
+    target = Target(model)
+    check_target(target)
+    if config.mode == "after":
+        target.requires_grad_(False)
+    drafter: Drafter = NoDrafter()
+    if config.mode != "lora":
+        torch.manual_seed(config.optim.seed)
+        vocab = draft_vocabulary(config, samples, tokenizer, target, console)
+        drafter = build_drafter(config.drafter, target, vocab).to(target.device)
+    pair = Pair(target, drafter, tokenizer, config.model, asdict(config))
+    pair.adapter = Path(config.adapter) if config.adapter and config.mode == "after" else None
+    return pair
+
+
+def draft_vocabulary(
+    config: TrainConfig, samples: Samples, tokenizer: Any, target: Target, console: Console
+) -> Tensor | None:
+    """The ids that can be drafted, or None for all; a warm start keeps the vocabulary of its drafter."""
+    if config.init_drafter:
+        return _saved(config)[1].get("d2t")
+    counts = torch.zeros(target.vocab_size)
+    for example in samples.train:
+        labels = torch.tensor(example["labels"])
+        counts.index_add_(0, labels[labels >= 0], torch.ones(int((labels >= 0).sum())))
+    ends = end_of_turn_ids(tokenizer, target.lm.generation_config.eos_token_id)
+    vocab = choose_vocab(counts, config.drafter.draft_vocab_size, ends)
+    if vocab is not None:
+        covered = float(counts[vocab].sum() / counts.sum())
+        console.print(f"draft vocabulary: {len(vocab)} tokens, {covered:.1%} of all answer tokens")
+    return vocab
+
+
+def warm_start(config: TrainConfig, pair: Pair) -> None:
+    """Fill the drafter from `init_drafter`."""
+    if config.init_drafter:
+        load_weights(pair.drafter, _saved(config)[1], config.init_drafter)
+        pair.drafter.bind(pair.target)
+
+
+def _saved(config: TrainConfig) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    folder = Path(config.init_drafter) / "drafter"
+    saved = read_config(folder)
+    if saved["settings"] != asdict(config.drafter):
+        other = {k: v for k, v in saved["settings"].items() if asdict(config.drafter).get(k) != v}
+        raise PairError(f"init_drafter '{config.init_drafter}' has other settings: {other}", "the same --drafter options")
+    return saved, load_file(folder / "model.safetensors")
+
+
+def run_key(config: TrainConfig, samples: Samples) -> str:
+    """Identity of a run: what must be the same for a checkpoint to be continued."""
+    same = asdict(replace(config, out="", device="auto"))
+    same["optim"] = {k: v for k, v in same["optim"].items() if k not in RESUMABLE}
+    return hashlib.sha256(json.dumps([same, samples.key], sort_keys=True).encode()).hexdigest()
+
+
+RESUMABLE = {"max_steps", "logging_steps", "save_steps", "save_total_limit", "report_to"}

@@ -1,0 +1,169 @@
+"""`semiar train`: one configuration in, one pair out."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from torch import nn
+from transformers import TrainingArguments
+
+from semiar.drafters import NoDrafter
+from semiar.errors import ConfigError, TrainingError
+from semiar.pair import Pair
+from semiar.targets import load_tokenizer
+from semiar.training.config import TrainConfig
+from semiar.training.estimate import estimate
+from semiar.training.learner import DraftLearner
+from semiar.training.prepare import Samples, build_pair, load_samples, run_key, warm_start
+from semiar.training.progress import Interruptible, Progress
+from semiar.training.states import Examples, StatesCollator, cache_states
+from semiar.training.trainers import AfterTrainer, BaseTrainer, JointTrainer, LoraTrainer, complete_checkpoints
+
+WORK = "checkpoints"  # subfolder of the output where a run in progress lives
+
+
+def train(config: TrainConfig, *, resume: bool = False, dry_run: bool = False, console: Console | None = None) -> Pair | None:
+    """Train as configured and save the pair in ``config.out``; a dry run stops after the estimate.
+
+    Ctrl-C saves a checkpoint at the end of the step and returns None; ``resume`` continues from the newest whole one.
+    """
+    console = console or Console(stderr=True)
+    tokenizer = load_tokenizer(config.model)
+    samples = load_samples(config, tokenizer, console)
+    pair = build_pair(config, samples, tokenizer, console)
+    warm_start(config, pair)
+    work = Path(config.out) / WORK
+    newest = _resume_point(work, run_key(config, samples), resume, dry_run)
+    trainer = make_trainer(config, pair, samples, work)
+    estimate(trainer, config, pair, samples, console)
+    if dry_run:
+        return None
+    if isinstance(trainer, AfterTrainer) and config.cache_states:
+        _use_cached_states(trainer, config, pair, samples, work)
+    stop = Interruptible()
+    trainer.add_callback(stop)
+    with stop:
+        result = trainer.train(resume_from_checkpoint=str(newest) if newest else None)
+    if stop.asked:
+        console.print(f"stopped at step {trainer.state.global_step}; go on with the same command and --resume")
+        return None
+    pair.metrics = _metrics(trainer, result.metrics)
+    _detach(pair, trainer)
+    pair.save(config.out)
+    shutil.rmtree(work, ignore_errors=True)
+    console.print(f"saved the pair in {config.out}")
+    return pair
+
+
+def make_trainer(config: TrainConfig, pair: Pair, samples: Samples, work: Path) -> BaseTrainer:
+    """The trainer of the mode, ready to run."""
+    learner = None if isinstance(pair.drafter, NoDrafter) else DraftLearner(pair.drafter, config.loss)
+    kinds: dict[str, Any] = {"joint": JointTrainer, "after": AfterTrainer, "lora": LoraTrainer}
+    model: nn.Module = learner if config.mode == "after" and learner else pair.target.model
+    pad = pair.tokenizer.pad_token_id
+    trainer = kinds[config.mode](
+        model=model,
+        args=arguments(config, work, bool(samples.held_out)),
+        train_dataset=Examples(samples.train),
+        eval_dataset=Examples(samples.held_out) if samples.held_out else None,
+        data_collator=StatesCollator(0 if pad is None else pad),
+    )
+    trainer.remove_callback(next((c for c in trainer.callback_handler.callbacks if "Print" in type(c).__name__), None))
+    trainer.add_callback(Progress())
+    trainer.target = pair.target
+    if learner is not None:
+        trainer.attach_drafter(pair.target, learner, config.optim.drafter_learning_rate)
+    return trainer
+
+
+def arguments(config: TrainConfig, work: Path, has_eval: bool) -> TrainingArguments:
+    """Our settings as Hugging Face's."""
+    optim = config.optim
+    gpu = torch.cuda.is_available() and config.device != "cpu"
+    strategy = "no" if not has_eval else ("steps" if optim.eval_steps else "epoch")
+    best = has_eval and optim.load_best_model_at_end
+    save = "steps" if strategy == "no" or optim.eval_steps else "epoch"
+    return TrainingArguments(
+        output_dir=str(work),
+        per_device_train_batch_size=optim.per_device_train_batch_size,
+        gradient_accumulation_steps=optim.gradient_accumulation_steps,
+        num_train_epochs=optim.num_train_epochs,
+        max_steps=optim.max_steps,
+        learning_rate=optim.drafter_learning_rate if config.mode == "after" else optim.learning_rate,
+        weight_decay=optim.weight_decay,
+        warmup_steps=optim.warmup_steps,
+        lr_scheduler_type=optim.lr_scheduler_type,
+        max_grad_norm=optim.max_grad_norm,
+        gradient_checkpointing=optim.gradient_checkpointing and config.mode != "after",
+        gradient_checkpointing_kwargs={"use_reentrant": False} if optim.gradient_checkpointing else None,
+        bf16=optim.bf16 and not optim.fp16,
+        fp16=optim.fp16,
+        use_cpu=not gpu,
+        logging_steps=optim.logging_steps,
+        eval_strategy=strategy,
+        eval_steps=optim.eval_steps or None,
+        save_strategy=save,
+        save_steps=optim.eval_steps if save == "steps" and optim.eval_steps else optim.save_steps,
+        save_total_limit=optim.save_total_limit,
+        load_best_model_at_end=best,
+        metric_for_best_model=("eval_lm_loss" if config.mode == "lora" else "eval_acceptance_length") if best else None,
+        greater_is_better=config.mode != "lora" if best else None,
+        seed=optim.seed,
+        report_to=optim.report_to,
+        remove_unused_columns=False,
+        dataloader_pin_memory=gpu,
+        disable_tqdm=True,
+        ddp_find_unused_parameters=False,
+    )
+
+
+def _resume_point(work: Path, key: str, resume: bool, dry_run: bool) -> Path | None:
+    """The newest whole checkpoint of this very run; refuses to mix two runs in one folder."""
+    if dry_run:
+        return None
+    note = work / "run.json"
+    known = json.loads(note.read_text())["key"] if note.is_file() else None
+    checkpoints = complete_checkpoints(work) if work.is_dir() else []
+    if resume and known is not None and known != key:
+        raise TrainingError(
+            f"'{work}' holds a run with other data, template or settings", "the configuration it was started with",
+            "restore the options, or choose another --out",
+        )
+    if not resume and checkpoints:
+        raise ConfigError(
+            f"'{work}' holds an unfinished run ({checkpoints[-1].name})", "--resume or an empty folder",
+            "add --resume to go on, or choose another --out",
+        )
+    work.mkdir(parents=True, exist_ok=True)
+    note.write_text(json.dumps({"key": key}))
+    return checkpoints[-1] if resume and checkpoints else None
+
+
+def _use_cached_states(trainer: Any, config: TrainConfig, pair: Pair, samples: Samples, work: Path) -> None:
+    examples = [*samples.train, *samples.held_out]
+    key = f"{samples.key}-{config.model}-{config.adapter}-{config.dtype}"
+    layers = pair.drafter.layers
+    states = cache_states(pair.target, examples, layers, work, key)
+    split = sum(len(e["input_ids"]) for e in samples.train)
+    trainer.train_dataset = Examples(samples.train, states[:split])
+    if trainer.eval_dataset is not None:
+        trainer.eval_dataset = Examples(samples.held_out, states[split:])
+
+
+def _metrics(trainer: Any, train_metrics: dict[str, float]) -> dict[str, Any]:
+    best = trainer.measure(trainer.eval_dataset) if trainer.eval_dataset is not None else {}
+    return {"train": train_metrics, "held_out": best, "log": trainer.state.log_history}
+
+
+def _detach(pair: Pair, trainer: Any) -> None:
+    """Take the drafter off the model again: the adapter is saved without it."""
+    model: Any = pair.target.model
+    if hasattr(model, "draft_learner"):
+        del model.draft_learner
+    model.eval()
+    pair.drafter.eval()

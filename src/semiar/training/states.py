@@ -1,0 +1,99 @@
+"""The frozen target's states of a whole data set, computed once and kept in one bfloat16 file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.progress import track
+from torch import Tensor
+from torch.nn import functional as F
+
+from semiar.data.batches import Collator
+from semiar.targets.target import Target
+
+BATCH_TOKENS = 4096  # padded tokens per target pass while the file is filled
+
+
+def states_bytes(examples: Sequence[dict[str, Any]], layers: int, hidden_size: int) -> int:
+    """Size of the file that `cache_states` would write."""
+    return 2 * layers * hidden_size * sum(len(e["input_ids"]) for e in examples)
+
+
+def cache_states(
+    target: Target, examples: Sequence[dict[str, Any]], layers: tuple[int, ...], folder: Path, key: str
+) -> Tensor:
+    """States (tokens, F, H) of all examples one after another, as a memory-mapped file in `folder`.
+
+    A file left by an earlier run is used again only when it was written for the same ``key``.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path, note = folder / "states.bf16", folder / "states.json"
+    lengths = [len(e["input_ids"]) for e in examples]
+    shape = (sum(lengths), len(layers), target.hidden_size)
+    fits = note.is_file() and json.loads(note.read_text()) == {"key": key, "shape": list(shape)}
+    size = shape[0] * shape[1] * shape[2]
+    store = torch.from_file(str(path), shared=True, size=size, dtype=torch.bfloat16).view(shape)
+    if fits:
+        return store
+    note.unlink(missing_ok=True)
+    starts = [0]
+    for length in lengths:
+        starts.append(starts[-1] + length)
+    for batch in track(_batches(lengths), description="target states"):
+        longest = max(lengths[i] for i in batch)
+        rows = [F.pad(torch.tensor(examples[i]["input_ids"]), (0, longest - lengths[i])) for i in batch]
+        with torch.inference_mode():
+            hidden = target(torch.stack(rows).to(target.device), layers=layers, logits=False).hidden
+        for place, index in enumerate(batch):
+            store[starts[index] : starts[index + 1]] = hidden[place, : lengths[index]].to("cpu", torch.bfloat16)
+    note.write_text(json.dumps({"key": key, "shape": list(shape)}))
+    return store
+
+
+def _batches(lengths: Sequence[int]) -> list[list[int]]:
+    """Indices grouped by similar length, at most `BATCH_TOKENS` padded tokens together."""
+    batches: list[list[int]] = []
+    for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        if batches and (len(batches[-1]) + 1) * lengths[batches[-1][0]] <= BATCH_TOKENS:
+            batches[-1].append(index)
+        else:
+            batches.append([index])
+    return batches
+
+
+class Examples(torch.utils.data.Dataset[dict[str, Any]]):
+    """Prepared samples, with their states when these have been computed."""
+
+    def __init__(self, examples: Sequence[dict[str, Any]], states: Tensor | None = None):
+        self.examples, self.states = examples, states
+        self.starts = [0]
+        for example in examples:
+            self.starts.append(self.starts[-1] + len(example["input_ids"]))
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        example = self.examples[index]
+        if self.states is None:
+            return example
+        return {**example, "hidden": self.states[self.starts[index] : self.starts[index + 1]]}
+
+
+class StatesCollator:
+    """`Collator` that also pads the states (T, F, H) of its examples."""
+
+    def __init__(self, pad_id: int):
+        self.collate = Collator(pad_id)
+
+    def __call__(self, examples: Sequence[Any]) -> dict[str, Tensor]:
+        batch = self.collate(examples)
+        if "hidden" in examples[0]:
+            width = batch["input_ids"].shape[1]
+            padded = [F.pad(e["hidden"], (0, 0, 0, 0, 0, width - len(e["hidden"]))) for e in examples]
+            batch["hidden"] = torch.stack(padded)
+        return batch
