@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from semiar.drafters.norm import RMSNorm
 from semiar.drafters.small_lm import FeedForward
 
 ROPE_BASE = 10_000.0
@@ -117,7 +118,7 @@ class Block(nn.Module):
     def __init__(self, size: int, heads: int, feed: bool):
         super().__init__()
         self.heads = heads
-        self.norm, self.qkv = nn.RMSNorm(size), nn.Linear(size, 3 * size, bias=False)
+        self.norm, self.qkv = RMSNorm(size), nn.Linear(size, 3 * size, bias=False)
         self.out = nn.Linear(size, size, bias=False)
         self.feed = FeedForward(size) if feed else None
 

@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from semiar.drafters.base import DrafterSettings
 from semiar.drafters.heads import DraftHead
+from semiar.drafters.norm import RMSNorm
 from semiar.errors import ConfigError
 
 
@@ -16,12 +17,12 @@ class Features(nn.Module):
 
     def __init__(self, size: int, layers: int):
         super().__init__()
-        self.norms = nn.ModuleList(nn.RMSNorm(size) for _ in range(layers))
+        self.norms = nn.ModuleList(RMSNorm(size) for _ in range(layers))
         self.join = nn.Linear(layers * size, size, bias=False) if layers > 1 else None
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(B, n, F, H) to (B, n, H)."""
-        parts = [norm(state.to(norm.weight.dtype)) for norm, state in zip(self.norms, hidden.unbind(-2), strict=True)]
+        parts = [norm(state) for norm, state in zip(self.norms, hidden.unbind(-2), strict=True)]
         return parts[0] if self.join is None else self.join(torch.cat(parts, -1))
 
 
@@ -32,7 +33,7 @@ class Fusion(nn.Module):
         super().__init__()
         width = size * (2 if with_distant else 1)
         self.with_distant = with_distant
-        self.norm, self.wide, self.narrow = nn.RMSNorm(width), nn.Linear(width, 2 * size), nn.Linear(2 * size, size)
+        self.norm, self.wide, self.narrow = RMSNorm(width), nn.Linear(width, 2 * size), nn.Linear(2 * size, size)
         nn.init.zeros_(self.narrow.weight)
         nn.init.zeros_(self.narrow.bias)
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from semiar.drafters.base import DrafterSettings
+from semiar.drafters.norm import RMSNorm
 from semiar.errors import ConfigError
 
 
@@ -67,7 +68,7 @@ class FeedForward(nn.Module):
 
     def __init__(self, size: int):
         super().__init__()
-        self.norm, self.wide, self.narrow = nn.RMSNorm(size), nn.Linear(size, 2 * size), nn.Linear(2 * size, size)
+        self.norm, self.wide, self.narrow = RMSNorm(size), nn.Linear(size, 2 * size), nn.Linear(2 * size, size)
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.narrow(F.silu(self.wide(self.norm(x))))
@@ -82,7 +83,7 @@ class FixedAttention(SmallLM):
     def __init__(self, size: int, heads: int, window: int, from_distant: bool):
         super().__init__()
         self.heads = heads
-        self.norm, self.value, self.out = nn.RMSNorm(size), nn.Linear(size, size), nn.Linear(size, size)
+        self.norm, self.value, self.out = RMSNorm(size), nn.Linear(size, size), nn.Linear(size, size)
         self.offsets = nn.Parameter(-torch.arange(window + 1.0).expand(heads, -1).clone())  # (heads, window + 1)
         self.first = nn.Linear(size, size) if from_distant else None
         self.feed = FeedForward(size)
@@ -113,7 +114,7 @@ class DraftedAttention(SmallLM):
         names = ("norm", "query", "key", "value", "out", "feed")
         self.blocks = nn.ModuleList()
         for _ in range(layers):
-            parts = [nn.RMSNorm(size), *(nn.Linear(size, size, bias=False) for _ in range(4)), FeedForward(size)]
+            parts = [RMSNorm(size), *(nn.Linear(size, size, bias=False) for _ in range(4)), FeedForward(size)]
             self.blocks.append(nn.ModuleDict(dict(zip(names, parts, strict=True))))
 
     def begin(self, distant: Tensor) -> list[list[tuple[Tensor, Tensor]]]:

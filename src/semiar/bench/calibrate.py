@@ -1,0 +1,122 @@
+"""Costs of this machine: a target pass of n tokens, a draft of k tokens, and the loop around them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from time import perf_counter
+
+import torch
+from rich.console import Console
+
+from semiar.core.sampling import Sampling
+from semiar.core.theory import best_count
+from semiar.decoding import Limits, decode
+from semiar.decoding.text import generator
+from semiar.drafters.base import Context
+from semiar.pair import Pair
+
+REPEATS = 15
+
+
+@dataclass(slots=True)
+class Machine:
+    """Milliseconds, medians of interleaved repeats, and acceptance on a few prompts."""
+
+    verify_ms: dict[str, float] = field(default_factory=dict)  # step around a target pass of n tokens, by n
+    draft_ms: list[float] = field(default_factory=list)  # drafting 1, 2, ..., K tokens
+    overhead_ms: float = 0.0  # what a speculative step costs beyond that
+    conditional_acceptance: list[float] = field(default_factory=list)
+    context: int = 0  # tokens in the cache while measuring
+
+
+def calibrate(
+    pair: Pair, prompts: Sequence[list[int]], limits: Limits, sampling: Sampling, rule: str, console: Console
+) -> Machine:
+    """Measure on the pair's own prompts; takes a few seconds."""
+    console.print("measuring this machine ...")
+    most = pair.drafter.settings.num_speculative_tokens if pair.drafter.trainable else 0
+    machine = Machine()
+    typical = sorted(prompts, key=len)[len(prompts) // 2]
+    machine.context = len(typical)
+    _passes(pair, typical, most, sampling, machine)
+    _rounds(pair, prompts[:8], limits, sampling, rule, most, machine)
+    return machine
+
+
+def choose_count(machine: Machine) -> int:
+    """K with the highest predicted speed; 0 = speculation does not pay here."""
+    verify = list(machine.verify_ms.values())
+    most = len(machine.draft_ms)
+    return best_count(machine.conditional_acceptance, verify, machine.draft_ms or 0.0, machine.overhead_ms, most)
+
+
+@torch.inference_mode()
+def _passes(pair: Pair, prompt: list[int], most: int, sampling: Sampling, machine: Machine) -> None:
+    target, drafter = pair.target, pair.drafter
+    tokens = torch.tensor([prompt], device=target.device)
+    cache = target.start(1, len(prompt) + most + 2)
+    count = torch.tensor([len(prompt) - 1], device=target.device)
+    hidden = target.prefill(tokens[:, :-1], count, cache, drafter.layers)
+    context = Context(tokens, count + 1, hidden, count)
+    state = drafter.start(1, len(prompt) + most + 2, target.device)
+    rng = generator(target, 0)
+    if most:
+        drafter.propose(context, state, 1, sampling, rng)
+    context = Context(tokens, count + 1, hidden[:, -1:], torch.ones_like(count))  # as after a step: little is new
+    nothing = torch.full((1, most + 1), -1, device=target.device)
+
+    def verify(n: int) -> Callable[[], None]:
+        def run() -> None:
+            width = cache.width
+            target(tokens[:, -1:].expand(1, n), cache, layers=drafter.layers)
+            cache.keep(width, nothing[:, :n])
+
+        return run
+
+    def draft(n: int) -> Callable[[], None]:
+        return lambda: (drafter.propose(context, state, n, sampling, rng), None)[1]
+
+    times = _interleaved([*(verify(n + 1) for n in range(most + 1)), *(draft(n + 1) for n in range(most))])
+    machine.verify_ms = {str(n + 1): times[n] for n in range(most + 1)}
+    machine.draft_ms = times[most + 1 :]
+
+
+def _interleaved(functions: Sequence[Callable[[], None]]) -> list[float]:
+    """Median milliseconds of each function, run in turn."""
+    times: list[list[float]] = [[] for _ in functions]
+    for repeat in range(REPEATS + 2):
+        for function, seen in zip(functions, times, strict=True):
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+            begin = perf_counter()
+            function()
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+            if repeat > 1:
+                seen.append(1e3 * (perf_counter() - begin))
+    return [median(seen) for seen in times]
+
+
+def _rounds(
+    pair: Pair, prompts: Sequence[list[int]], limits: Limits, sampling: Sampling, rule: str, most: int, machine: Machine
+) -> None:
+    """Acceptance and loop overhead from decoding a few prompts both ways."""
+    rests: dict[int, list[float]] = {0: [], most: []}
+    hits, reached = [0] * most, [0] * most
+    for prompt in prompts:
+        for count in (0, most):
+            for step in decode(
+                pair.target, pair.drafter, [prompt], limits, sampling, rng=generator(pair.target, 0),
+                num_speculative_tokens=count, rule=rule if count else "exact",
+            ):  # fmt: skip
+                rests[count].append(1e3 * (step.seconds - step.draft_seconds - step.verify_seconds))
+                usable = min(step.drafted, len(step.tokens[0]))
+                for k in range(min(usable, step.accepted[0] + 1) if count else 0):
+                    reached[k] += 1
+                    hits[k] += k < step.accepted[0]
+    plain = median(rests[0])
+    machine.verify_ms = {n: cost + plain for n, cost in machine.verify_ms.items()}
+    machine.overhead_ms = max(0.0, median(rests[most]) - plain)
+    machine.conditional_acceptance = [h / max(1, r) for h, r in zip(hits, reached, strict=True)]

@@ -1,0 +1,89 @@
+"""How much faster speculation should be, from acceptance and measured costs; plain floats, no tensors.
+
+beta_k is the acceptance at position k given that 1..k-1 were accepted.  All times are in one unit, whichever it is:
+milliseconds, or passes of the target over one token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from operator import mul
+
+from semiar.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Measured times of one speculative step, in one unit."""
+
+    verify: Sequence[float]  # v(1), v(2), ...: one target pass over n tokens; v(1) is a plain step
+    draft: float | Sequence[float] = 0.0  # one draft token, or the totals for 1, 2, ... draft tokens
+    overhead: float = 0.0  # what a speculative step costs beyond its passes and a plain step does not
+
+    def step(self, count: int) -> float:
+        """Time of a step that drafts ``count`` tokens; ConfigError if that was not measured."""
+        if count + 1 > len(self.verify):
+            raise ConfigError(f"verify cost of {len(self.verify)} tokens", f"{count + 1}", "measure longer passes")
+        if count == 0:
+            return self.verify[0]
+        return self.verify[count] + self.drafting(count) + self.overhead
+
+    def drafting(self, count: int) -> float:
+        """Time of drafting ``count`` tokens."""
+        if isinstance(self.draft, (int, float)):
+            return count * self.draft
+        if count > len(self.draft):
+            raise ConfigError(f"draft cost of {len(self.draft)} tokens", f"{count}", "measure longer drafts")
+        return self.draft[count - 1]
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What drafting ``count`` tokens per step should give."""
+
+    count: int
+    tokens_per_call: float
+    speedup: float
+
+
+def tokens_per_call(betas: Sequence[float]) -> float:
+    """tau = 1 + sum over k of beta_1 ... beta_k, the tokens that one target pass yields, its own included."""
+    if not all(0 <= beta <= 1 for beta in betas):
+        raise ConfigError(f"acceptance {list(betas)}", "numbers in 0..1", "")
+    return 1.0 + sum(accumulate(betas, mul))
+
+
+def speedup(
+    betas: Sequence[float], verify: Sequence[float], draft_cost: float | Sequence[float], overhead: float, count: int
+) -> float:
+    """S = tau v(1) / (v(K + 1) + K c + o) against plain decoding; 1 at K = ``count`` = 0, which is plain decoding.
+
+    ``verify`` holds v(1), v(2), ...; ``draft_cost`` is c, or the totals for 1, 2, ... draft tokens.  ConfigError if
+    ``betas`` or a cost does not reach K.
+    """
+    return predict(betas, Costs(verify, draft_cost, overhead), count).speedup
+
+
+def predict(betas: Sequence[float], costs: Costs, count: int) -> Prediction:
+    """Tokens per call and speed-up with ``count`` drafted tokens per step; errors as in `speedup`."""
+    if not 0 <= count <= len(betas):
+        raise ConfigError(f"K = {count}", f"0..{len(betas)}, the measured positions", "measure with a larger K")
+    tau = tokens_per_call(betas[:count])
+    return Prediction(count, tau, tau * costs.verify[0] / costs.step(count))
+
+
+def best_count(
+    betas: Sequence[float],
+    verify: Sequence[float],
+    draft_cost: float | Sequence[float],
+    overhead: float,
+    max_count: int,
+) -> int:
+    """The K in 0..``max_count`` of the highest predicted speed-up, the smaller at ties; 0 = better not to draft.
+
+    All K are tried: the marginal rule "add a position while it pays" stops too early where v(n) has a step.
+    """
+    costs = Costs(verify, draft_cost, overhead)
+    return max(range(max_count + 1), key=lambda count: predict(betas, costs, count).speedup)

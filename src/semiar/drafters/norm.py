@@ -1,0 +1,12 @@
+"""Root-mean-square norm that works in its own weight's precision."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+
+class RMSNorm(nn.RMSNorm):
+    """`nn.RMSNorm` for inputs of any float type; the output has the weight's type."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.to(self.weight.dtype))

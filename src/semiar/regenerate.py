@@ -1,0 +1,110 @@
+"""`semiar regenerate`: replace the answers of a data set by the tuned target's own.
+
+A drafter has to guess what its target writes, not what the data's authors wrote; training it on the target's own
+answers is the most reliable way to raise acceptance.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress
+
+from semiar.core.sampling import Sampling
+from semiar.data.chat import ChatRenderer, end_of_turn_ids
+from semiar.data.samples import Record
+from semiar.data.tasks.registry import load_any
+from semiar.decoding import Limits
+from semiar.decoding.loop import decode
+from semiar.decoding.text import Completion, Detokenizer, generator, record
+from semiar.errors import ConfigError
+from semiar.pair import Pair
+
+
+@dataclass(frozen=True, slots=True)
+class RegenerateSettings:
+    """What is written anew."""
+
+    data: str
+    """Task, file or hub id whose answers are replaced."""
+    out: str
+    """The .jsonl file to write; an unfinished one is continued."""
+    split: str = "train"
+    folder: str = ""
+    """Local folder of the named tasks; default: SEMIAR_DATA, else the hub."""
+    limit: int = 0
+    """At most so many samples; 0 = all."""
+    batch_size: int = 32
+    """Rows decoded together."""
+    max_new_tokens: int = 512
+    temperature: float = 0.0
+    seed: int = 0
+    keep_unfinished: bool = False
+    """Also write answers that hit max_new_tokens (they have no end and teach a drafter to stop there)."""
+
+
+def regenerate(pair: Pair, settings: RegenerateSettings, console: Console) -> int:
+    """Write ``messages`` records with the target's answers; returns how many the file holds.  Ctrl-C loses one batch."""
+    records = load_any(
+        settings.data, settings.split, settings.folder or None, settings.limit or None, settings.seed
+    ).records
+    out = Path(settings.out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    done = _places(out)
+    left = [r for r in records if r.place not in done and r.messages]
+    texts = sum(1 for r in records if not r.messages)
+    if texts:
+        raise ConfigError(f"{texts} plain texts without a chat", "prompts with answers", "regenerate needs prompts")
+    if done:
+        console.print(f"{len(done)} samples are there already; {len(left)} to go")
+    renderer = ChatRenderer(pair.tokenizer)
+    ids = {id(r): renderer.prompt(r.prompt_messages) for r in left}
+    left.sort(key=lambda r: len(ids[id(r)]))
+    unfinished = 0
+    with out.open("a", encoding="utf-8") as file, Progress(console=console) as bar:
+        task = bar.add_task("regenerating", total=len(left))
+        for batch in _batches(left, settings.batch_size):
+            for one, completion in zip(batch, _answers(pair, [ids[id(r)] for r in batch], settings), strict=True):
+                unfinished += completion.finish_reason != "stop"
+                file.write(json.dumps(_row(one, completion, settings), ensure_ascii=False) + "\n")
+            file.flush()
+            bar.advance(task, len(batch))
+    if unfinished:
+        action = "kept" if settings.keep_unfinished else "written without an answer, so that training skips them"
+        console.print(f"[yellow]{unfinished} answers hit max_new_tokens {settings.max_new_tokens}: {action}[/]")
+    return len(_places(out))
+
+
+def _batches(records: list[Record], size: int) -> Iterator[list[Record]]:
+    for start in range(0, len(records), size):
+        yield records[start : start + size]
+
+
+def _answers(pair: Pair, prompts: list[list[int]], settings: RegenerateSettings) -> list[Completion]:
+    ends = end_of_turn_ids(pair.tokenizer, pair.target.lm.generation_config.eos_token_id)
+    done = [Completion() for _ in prompts]
+    limits = Limits(settings.max_new_tokens, tuple(ends))
+    rng = generator(pair.target, settings.seed)
+    for step in decode(pair.target, pair.drafter, prompts, limits, Sampling(settings.temperature), rng=rng):
+        record(done, step)
+    for completion in done:
+        completion.text = Detokenizer(pair.tokenizer).push(completion.token_ids, final=True)
+    return done
+
+
+def _row(source: Record, completion: Completion, settings: RegenerateSettings) -> dict[str, object]:
+    usable = completion.finish_reason == "stop" or settings.keep_unfinished
+    turns = [{"role": m.role, "content": m.content} for m in source.prompt_messages]
+    turns.append({"role": "assistant", "content": completion.text if usable else ""})
+    return {"messages": turns, "place": source.place, "finish_reason": completion.finish_reason}
+
+
+def _places(path: Path) -> set[str]:
+    if not path.is_file():
+        return set()
+    with path.open(encoding="utf-8") as file:
+        return {json.loads(line)["place"] for line in file if line.endswith("\n")}
