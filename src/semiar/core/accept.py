@@ -59,9 +59,9 @@ def _accept_each(draft: Draft, target: Law, rng: torch.Generator | None) -> Verd
 def _accept_block(draft: Draft, target: Law, rng: torch.Generator | None) -> Verdict:
     """Sampled target and sampled chain, judged as a whole; K is counted per row, where its nodes end.
 
-    P_i = min(P_{i-1} t(x_i) / d(x_i), 1) is a walk reflected at log P = 0, hence a cumulative sum and maximum.  The
-    chain is kept up to the largest i whose own uniform is below h_i = D_i / (D_i + 1 - P_i), D_i = sum max(P_i t - d, 0);
-    at the end of the row's chain h_K = P_K.
+    P_i = min(P_{i-1} t(x_i) / d(x_i), 1) is a walk reflected at log P = 0, hence a cumulative sum and maximum.  With
+    D_i = sum max(P_i t - d, 0), the chain is kept up to the largest i whose own uniform is below
+    h_i = D_i / (D_i + 1 - P_i), or h_K = P_K at the end of the row's chain.
     """
     given = own_probs(draft, target)
     last = _run_length(given > 0)  # (B,) K of each row
@@ -80,7 +80,8 @@ def _accept_block(draft: Draft, target: Law, rng: torch.Generator | None) -> Ver
 
 def _block_bars(keep: Tensor, draft: Draft, target: Law) -> Tensor:
     """h_i (B, N) of the nodes that have another one after them; the last column is not used."""
-    ahead = target.probs[:, 1:-1]  # (B, N - 1, V) what follows nodes 1..N-1
+    assert draft.probs is not None, "block verification of chosen tokens"
+    ahead = target.dense[:, 1:-1]  # (B, N - 1, V) what follows nodes 1..N-1
     weight = keep[:, :-1].unsqueeze(-1)
     guess = draft.probs[:, 1:]
     outside = torch.zeros_like(weight)

@@ -16,7 +16,7 @@ from semiar.core.sampling import Law, draw, uniform
 
 
 def accept_tree(draft: Draft, target: Law, rng: torch.Generator | None) -> Verdict:
-    """Judge the tree ``draft`` by the target's law at its N + 1 slots; called by `accept`, which states the contract."""
+    """Judge the tree ``draft`` by the target's law at its N + 1 slots, under the contract of `accept`."""
     if target.tokens is not None:
         path = _greedy_path(draft, target.tokens)
         return _tree_verdict(draft, path, target.tokens.gather(1, path.amax(1, keepdim=True)))
@@ -52,7 +52,9 @@ def _sampled_path(draft: Draft, target: Law, rng: torch.Generator | None) -> tup
             continue
         token = draft.tokens[:, slot - 1 : slot].clamp(min=0)
         share = law.gather(1, token).squeeze(1) / law.sum(1)
-        kept = asked & (coins[:, slot - 1] * siblings.given(slot) < share)
+        given = siblings.given(slot)
+        asked = asked & (given > 0)
+        kept = asked & (coins[:, slot - 1] * given < share)
         refused = asked & ~kept
         law = torch.where(refused.unsqueeze(1), siblings.leftover(law, slot), law)
         siblings.forget(slot, refused, kept)
@@ -100,6 +102,7 @@ class _Siblings:
 
     def _law(self, slot: int) -> Tensor:
         """The law d (B, V_draft), float64, of the node at ``slot``, without its tried siblings."""
+        assert self.draft.probs is not None, "chosen siblings have no law"
         guess = self.draft.probs[:, slot - 1].double()
         if self.tried is None:
             return guess
@@ -112,7 +115,7 @@ def _tree_verdict(draft: Draft, path: Tensor, emitted: Tensor) -> Verdict:
     """Pack the kept slots of ``path`` (B, N + 1) to the left, as wide as the deepest node, with ``emitted`` (B, 1)."""
     width = _deepest(draft) + 1
     kept = path >= 0
-    order = (~kept).long().argsort(1, stable=True)[:, :width]  # kept slots first, in order
+    order = (~kept).long().argsort(dim=1, stable=True)[:, :width]  # kept slots first, in order
     path = path.gather(1, order)
     counts = kept.sum(1) - 1
     drafted = torch.cat((draft.tokens, emitted), 1).gather(1, (path[:, 1:] - 1).clamp(min=0))
@@ -124,7 +127,7 @@ def _tree_verdict(draft: Draft, path: Tensor, emitted: Tensor) -> Verdict:
 
 def _deepest(draft: Draft) -> int:
     """Depth of the deepest real node, 0 if there is none."""
-    depths = torch.zeros_like(draft.tokens[:, :1]).repeat(1, draft.count + 1)
+    depths = draft.tokens.new_zeros(len(draft.tokens), draft.count + 1)
     for slot in range(1, draft.count + 1):
         depth = depths.gather(1, draft.parents[:, slot - 1 : slot]) + 1
         depths[:, slot : slot + 1] = torch.where(draft.tokens[:, slot - 1 : slot] >= 0, depth, 0)

@@ -12,7 +12,7 @@ from semiar.errors import PairError
 
 def check_fit(draft: Draft, target: Law) -> None:
     """PairError if the draft's columns are not ids of the target; looks at shapes only."""
-    slots = (target.tokens if target.probs is None else target.probs).shape[1]
+    slots = (target.dense if target.tokens is None else target.tokens).shape[1]
     assert slots == draft.count + 1, f"target law at {slots} slots for {draft.count} drafted nodes"
     if draft.probs is None:
         return
@@ -26,7 +26,7 @@ def check_fit(draft: Draft, target: Law) -> None:
 
 
 def own_probs(draft: Draft, target: Law) -> Tensor:
-    """Probability, float64 (B, N), with which each node was proposed: 1 for a chosen token, 0 where there is no node."""
+    """Probability, float64 (B, N), with which each node was proposed: 1 for a chosen token, 0 for no node."""
     real = draft.tokens >= 0
     if draft.probs is None:
         return real.double()
@@ -38,11 +38,11 @@ def own_probs(draft: Draft, target: Law) -> Tensor:
 
 
 def draft_columns(draft: Draft, target: Law) -> Tensor:
-    """Column of ``draft.probs`` of each node's token (B, N); some column, to be ignored, for ids outside its vocabulary."""
+    """Column of ``draft.probs`` of each node's token (B, N); some column, to be ignored, for ids outside its law."""
     ids = draft.tokens.clamp(min=0)
     if draft.vocab is None:
         return ids
-    table = torch.zeros(target.probs.shape[-1], dtype=torch.long, device=ids.device)
+    table = torch.zeros(target.dense.shape[-1], dtype=torch.long, device=ids.device)
     table[draft.vocab] = torch.arange(len(draft.vocab), device=ids.device)
     return table[ids]
 

@@ -26,7 +26,7 @@ class Sampling:
     top_k: int = 0
     """Keep only the k most likely tokens (ties with the last one stay); 0 = off."""
     top_p: float = 1.0
-    """Keep the smallest set of most likely tokens whose probabilities reach this sum; 1.0 = off."""
+    """Keep the smallest set of most likely tokens (with ties) whose probabilities reach this sum; 1.0 = off."""
     min_p: float = 0.0
     """Drop tokens less likely than this fraction of the most likely one; 0.0 = off."""
 
@@ -62,23 +62,28 @@ class Law:
     probs: Tensor | None = None  # (B, n, V) float32 or float64
     tokens: Tensor | None = None  # (B, n) point mass on this id
 
+    @property
+    def dense(self) -> Tensor:
+        """``probs``, where the caller knows that this is no point mass."""
+        assert self.probs is not None, "a point mass is not spread over the vocabulary: read `tokens`"
+        return self.probs
+
     def at(self, ids: Tensor) -> Tensor:
         """Probability, float64, of ``ids`` (B, n') at the first n' slots; an id of -1 is looked up as 0."""
         count = ids.shape[1]
-        if self.probs is None:
+        if self.tokens is not None:
             return (self.tokens[:, :count] == ids).double()
-        picked = self.probs[:, :count].gather(-1, ids.clamp(min=0).unsqueeze(-1))
+        picked = self.dense[:, :count].gather(-1, ids.clamp(min=0).unsqueeze(-1))
         return picked.squeeze(-1).double()
 
     def row(self, slots: Tensor) -> Tensor:
         """The dense law, float64 (B, V), at one slot of each row, ``slots`` (B,); not for point masses."""
-        assert self.probs is not None, "a point mass has no dense row: read `tokens`"
-        index = slots.view(-1, 1, 1).expand(-1, 1, self.probs.shape[-1])
-        return self.probs.gather(1, index).squeeze(1).double()
+        index = slots.view(-1, 1, 1).expand(-1, 1, self.dense.shape[-1])
+        return self.dense.gather(1, index).squeeze(1).double()
 
 
 def distribution(logits: Tensor, sampling: Sampling) -> Law:
-    """Law that ``sampling`` makes of ``logits`` (B, n, V); -inf logits get probability 0, ties in greedy the lowest id."""
+    """Law that ``sampling`` makes of ``logits`` (B, n, V); -inf gets probability 0; greedy ties go to the lowest id."""
     if sampling.greedy:
         return Law(tokens=logits.argmax(-1))
     if logits.dtype != torch.float64:
@@ -120,7 +125,19 @@ def _top_k(scores: Tensor, count: int) -> Tensor:
 
 
 def _top_p(scores: Tensor, mass: float) -> Tensor:
-    ordered, index = scores.sort(dim=-1)  # ascending: the tail that is cut off is summed exactly
-    cut = ordered.softmax(-1).cumsum(-1) <= 1 - mass
-    cut[..., -1] = False
-    return scores.masked_fill(cut.scatter(-1, index, cut), -math.inf)
+    probs = scores.softmax(-1)
+    best = _top_until(probs, mass)
+    before = best.cumsum(-1) - best  # (B, n, m) what the likelier ones sum to
+    least = best.masked_fill(before >= mass, math.inf).amin(-1, keepdim=True)
+    return scores.masked_fill(probs < least, -math.inf)
+
+
+def _top_until(probs: Tensor, mass: float) -> Tensor:
+    """The m largest probabilities (B, n, m), enough to reach ``mass``: a full sort costs as much as a small target."""
+    count = 256
+    while count < probs.shape[-1]:
+        best = probs.topk(count, dim=-1).values
+        if bool((best.sum(-1) >= mass).all()):
+            return best
+        count *= 8
+    return probs.sort(dim=-1, descending=True).values

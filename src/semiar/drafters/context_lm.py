@@ -154,14 +154,14 @@ def attend(
     if visible is not None:
         scores = scores.masked_fill(~visible[:, None], -torch.inf)
     if own_keys:
-        own = torch.stack(own_keys, 3)  # (B, A, heads, k, d)
-        near = (own @ query[..., None]).squeeze(-1).transpose(1, 2)  # (B, heads, A, k)
+        own = torch.stack(own_keys, 3)  # (B, A, heads, k, d); products and sums beat thousands of tiny matmuls
+        near = (own * query[..., None, :]).sum(-1).transpose(1, 2)  # (B, heads, A, k)
         scores = torch.cat([scores, near.float()], -1)
     weights = (scores * query.shape[-1] ** -0.5).softmax(-1).to(values.dtype)
     width = keys.shape[2]
     mixed = (weights[..., :width] @ values).transpose(1, 2)  # (B, A, heads, d)
     if own_values:
         own = torch.stack(own_values, 3)
-        near = weights[..., width:].transpose(1, 2)[..., None, :]  # (B, A, heads, 1, k)
-        mixed = mixed + (near @ own).squeeze(-2)
+        near = weights[..., width:].transpose(1, 2)[..., None]  # (B, A, heads, k, 1)
+        mixed = mixed + (near * own).sum(-2)
     return mixed.flatten(-2)

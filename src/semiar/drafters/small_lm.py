@@ -131,8 +131,8 @@ class DraftedAttention(SmallLM):
             query, key, value = (block[n](y).unflatten(-1, (self.heads, -1)) for n in ("query", "key", "value"))
             seen.append((key, value))
             keys, values = (torch.stack(list(kind), -2) for kind in zip(*seen, strict=True))  # (B, A, heads, k, d)
-            scores = (keys @ query[..., None]).squeeze(-1) * query.shape[-1] ** -0.5
-            mixed = (scores.float().softmax(-1).to(values.dtype)[..., None, :] @ values).squeeze(-2)
+            scores = (keys * query[..., None, :]).sum(-1) * query.shape[-1] ** -0.5
+            mixed = (scores.float().softmax(-1).to(values.dtype)[..., None] * values).sum(-2)
             x = block["feed"](x + block["out"](mixed.flatten(-2)))
         return x
 

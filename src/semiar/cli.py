@@ -1,0 +1,263 @@
+"""The command line: each verb builds its configuration and calls one function."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from jsonargparse import ArgumentParser, Namespace, set_parsing_settings
+from rich.console import Console
+from rich.table import Table
+
+from semiar import api
+from semiar.bench.metrics import read_trace, summarise
+from semiar.bench.report import terminal_table, write_report
+from semiar.bench.run import BenchSettings, run_bench
+from semiar.bench.verify import VerifySettings, verify
+from semiar.core.sampling import Sampling
+from semiar.data.chat import ChatRenderer
+from semiar.data.preview import preview
+from semiar.data.tasks.registry import load_any
+from semiar.demo.demo import DemoSettings, run_demo
+from semiar.errors import SemiarError, SourceNotFound
+from semiar.regenerate import RegenerateSettings, regenerate
+from semiar.targets import LoadSettings, Target, load_model, load_tokenizer
+from semiar.training.config import TrainConfig
+from semiar.training.run import train
+from semiar.version import __version__
+
+set_parsing_settings(docstring_parse_attribute_docstrings=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point of the ``semiar`` command; returns the exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in words
+    words = [word for word in words if word != "--debug"]
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    try:
+        options = parser().parse_args(words)
+        verb, chosen = options.verb, options[options.verb]
+        return VERBS[verb][1](chosen) or 0
+    except SemiarError as error:
+        if debug:
+            raise
+        print(f"semiar: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("semiar: interrupted", file=sys.stderr)
+        return 130
+
+
+def parser() -> ArgumentParser:
+    """The whole command line; an unknown key, in a file or on the line, is an error (exit code 2)."""
+    top = ArgumentParser(prog="semiar", description="Fine-tune an LLM with its draft model; decode faster, losslessly.")
+    top.add_argument("--version", action="version", version=f"semiar {__version__}")
+    verbs = top.add_subcommands(dest="verb", required=True)
+    for name, (build, _, help_text) in VERBS.items():
+        one = ArgumentParser(description=f"{help_text}  Add --debug for tracebacks.")
+        build(one)
+        verbs.add_subcommand(name, one, help=help_text)
+    return top
+
+
+# -- verbs -----------------------------------------------------------------------------------------------------------
+
+
+def _train_options(one: ArgumentParser) -> None:
+    one.add_argument("--config", action="config", help="YAML recipe; options after it override it")
+    one.add_class_arguments(TrainConfig, None)
+    one.add_argument("--resume", type=bool, default=False, nargs="?", const=True, help="continue an interrupted run")
+    one.add_argument("--dry_run", "--dry-run", type=bool, default=False, nargs="?", const=True, help="stop after the estimate")
+
+
+def _train(options: Namespace) -> int:
+    resume, dry_run = options.pop("resume"), options.pop("dry_run")
+    options.pop("config", None)
+    parts = _instantiate(TrainConfig, options)
+    return 0 if train(parts, resume=resume, dry_run=dry_run) or dry_run else 130
+
+
+def _pair_options(one: ArgumentParser) -> None:
+    one.add_argument("run", type=str, help="folder that semiar train wrote")
+    one.add_class_arguments(LoadSettings, "load")
+
+
+def _generate_options(one: ArgumentParser) -> None:
+    _pair_options(one)
+    one.add_argument("prompt", type=str, nargs="?", default="-", help="the prompt; - reads standard input")
+    one.add_class_arguments(Sampling, None)
+    one.add_argument("--max_new_tokens", type=int, default=256)
+    one.add_argument("--num_speculative_tokens", type=int | None, default=None, help="K; 0 decodes plainly")
+    one.add_argument("--seed", type=int | None, default=None)
+    one.add_argument("--verify", type=str, default="exact", help="exact, block, or none (LOSSY: drafts go out unverified)")
+
+
+def _generate(options: Namespace) -> None:
+    pair = _load(options)
+    prompt = sys.stdin.read() if options.prompt == "-" else options.prompt
+    sampling = Sampling(options.temperature, options.top_k, options.top_p, options.min_p)
+    if options.verify == "none":
+        print("semiar: verify none is LOSSY: the text is not what the target would write", file=sys.stderr)
+    pieces = api.stream_one(
+        pair.target, pair.drafter, pair.tokenizer, pair.encode(prompt), pair.limits(options.max_new_tokens), sampling,
+        seed=options.seed, num_speculative_tokens=options.num_speculative_tokens, rule=options.verify,
+    )  # fmt: skip
+    for piece in pieces:
+        print(piece, end="", flush=True)
+    print()
+
+
+def _bench_options(one: ArgumentParser) -> None:
+    _pair_options(one)
+    one.add_argument("--out", type=str, default="", help="folder of trace, metrics and report; default RUN/bench")
+    one.add_class_arguments(BenchSettings, None)
+
+
+def _bench(options: Namespace) -> None:
+    settings = _instantiate(BenchSettings, options)
+    out = Path(options.out or Path(options.run) / "bench")
+    pair = _load(options)
+    console = Console()
+    base = Target(load_model(pair.base, _settings(options))) if settings.base else None
+    run_bench(pair, settings, out / "trace.jsonl", base, console)
+    report(out, console)
+
+
+def report(out: Path, console: Console) -> None:
+    """Metrics, table and page of the trace in `out`; works without a model."""
+    trace = read_trace(out / "trace.jsonl")
+    metrics = summarise(trace)
+    (out / "metrics.json").write_text(json.dumps(asdict(metrics), indent=2) + "\n", encoding="utf-8")
+    write_report(trace, metrics, out / "report.html")
+    console.print(terminal_table(metrics))
+    console.print(f"report: {out / 'report.html'}")
+
+
+def _report_options(one: ArgumentParser) -> None:
+    one.add_argument("folder", type=str, help="folder that holds a trace.jsonl")
+
+
+def _report(options: Namespace) -> None:
+    report(Path(options.folder), Console())
+
+
+def _verify_options(one: ArgumentParser) -> None:
+    _pair_options(one)
+    one.add_argument("--task", type=str, default="", help="task or data source; default: the one trained on")
+    one.add_argument("--folder", type=str, default="", help="local folder of the named tasks")
+    one.add_argument("--split", type=str, default="test")
+    one.add_class_arguments(VerifySettings, None)
+
+
+def _verify(options: Namespace) -> int:
+    settings = _instantiate(VerifySettings, options)
+    if options.load.dtype == "auto":
+        options.load.dtype = "float32"
+    pair = _load(options)
+    console = Console()
+    folder = options.folder or pair.run.get("samples", {}).get("folder") or None
+    records = load_any(options.task or pair.run["data"], options.split, folder, settings.prompts, settings.seed).records
+    prompts = [pair.encode(record.prompt_messages) for record in records]
+    found = verify(pair, prompts, pair.limits(1).end_ids, settings, console)
+    path = Path(options.run) / "certificate.json"
+    path.write_text(json.dumps(asdict(found), indent=2) + "\n", encoding="utf-8")
+    console.print(certificate_table(found))
+    console.print(f"certificate: {path}")
+    return 0 if found.passed else 1
+
+
+def certificate_table(found: Any) -> Table:
+    """What `verify` checked, for the terminal."""
+    table = Table(title="lossless" if found.passed else "[red]NOT lossless[/]", show_header=False)
+    tests = [t for t in found.sampling if t["mode"] == "speculative"]
+    worst = min((t["p_value"] for t in tests), default=1.0)
+    table.add_row("greedy tokens equal to plain decoding", f"{found.greedy_tokens:,} on {found.greedy_prompts} prompts")
+    table.add_row("drafts accepted among them", f"{found.greedy_accepted_drafts:,}")
+    table.add_row("near ties (listed in the certificate)", str(len(found.ties)))
+    table.add_row("differences", str(len(found.differences)))
+    table.add_row("sampled texts / tokens tested", f"{found.sampled_texts:,} / {found.sampled_tokens:,}")
+    table.add_row(f"smallest p-value of {len(tests)} positions", f"{worst:.4f}")
+    table.add_row("precision", found.dtype)
+    return table
+
+
+def _data_options(one: ArgumentParser) -> None:
+    one.add_argument("source", type=str, help="task, file or hub id")
+    one.add_argument("--model", type=str, required=True, help="whose tokenizer and chat template render it")
+    one.add_argument("--split", type=str, default="train")
+    one.add_argument("--folder", type=str, default="", help="local folder of the named tasks")
+    one.add_argument("--limit", type=int, default=0)
+    one.add_argument("--max_length", type=int, default=1024)
+
+
+def _data(options: Namespace) -> None:
+    records = load_any(options.source, options.split, options.folder or None, options.limit or None)
+    preview(records, ChatRenderer(load_tokenizer(options.model)), options.max_length, Console())
+
+
+def _regenerate_options(one: ArgumentParser) -> None:
+    _pair_options(one)
+    one.add_class_arguments(RegenerateSettings, None)
+
+
+def _regenerate(options: Namespace) -> None:
+    console = Console()
+    total = regenerate(_load(options), _instantiate(RegenerateSettings, options), console)
+    console.print(f"{total} samples in {options.out}")
+
+
+def _demo_options(one: ArgumentParser) -> None:
+    one.add_class_arguments(DemoSettings, None)
+
+
+def _demo(options: Namespace) -> int:
+    return run_demo(_instantiate(DemoSettings, options), main, Console())
+
+
+VERBS: dict[str, tuple[Callable[[ArgumentParser], None], Callable[[Namespace], int | None], str]] = {
+    "train": (_train_options, _train, "Fine-tune a target and its drafter."),
+    "generate": (_generate_options, _generate, "Write text with a trained pair."),
+    "bench": (_bench_options, _bench, "Measure plain against speculative decoding."),
+    "verify": (_verify_options, _verify, "Prove that a pair decodes losslessly."),
+    "data": (_data_options, _data, "Show samples as a model will see them, with the loss mask."),
+    "regenerate": (_regenerate_options, _regenerate, "Replace a data set's answers by the target's own."),
+    "report": (_report_options, _report, "Draw the report of a trace again."),
+    "demo": (_demo_options, _demo, "Run the whole line on a small model and a generated text-to-SQL set."),
+}
+
+
+# -- helpers ---------------------------------------------------------------------------------------------------------
+
+
+def _instantiate(kind: Any, options: Namespace) -> Any:
+    """A settings object from the options that carry its fields' names."""
+    values = {}
+    for name, field in kind.__dataclass_fields__.items():
+        value = options[name]
+        if isinstance(value, Namespace):
+            value = _instantiate(field.default_factory, value)
+        values[name] = value
+    return kind(**values)
+
+
+def _settings(options: Namespace) -> LoadSettings:
+    return _instantiate(LoadSettings, options.load)
+
+
+def _load(options: Namespace) -> api.Pair:
+    if not Path(options.run).is_dir():
+        raise SourceNotFound(f"there is no folder '{options.run}'", "a folder that semiar train wrote")
+    return api.Pair.load(options.run, _settings(options))  # type: ignore[return-value]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
+
+
