@@ -25,7 +25,7 @@ from semiar.errors import ConfigError
 from semiar.pair import Pair
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RegenerateSettings:
     """What is written anew."""
 

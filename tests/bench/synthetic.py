@@ -7,7 +7,8 @@ from typing import Any
 
 from semiar.bench.trace import Trace
 
-WORDS = " SELECT name FROM customers WHERE total > 100 AND city = 'Zürich' ORDER BY age DESC LIMIT 5 ;".split(" ")
+QUERY = "SELECT name FROM customers WHERE total > 100 AND city = 'Zürich' ORDER BY age DESC LIMIT 5 ;"
+WORDS = ["", *QUERY.split()]
 
 
 def step(
@@ -64,7 +65,7 @@ def long_trace(prompts: int = 12, rounds: int = 2, count: int = 5, seed: int = 0
             while made < len(ids):
                 drafted = max(0, min(count, len(ids) - made - 1))
                 hits = [rng.random() < 0.87 - 0.03 * k - 0.012 * prompt for k in range(drafted)]
-                accepted = (hits + [False]).index(False)
+                accepted = [*hits, False].index(False)
                 steps.append(step(drafted, accepted, accepted + 1, (rng.gauss(4, 0.3), rng.gauss(24, 1), 1.2)))
                 made += accepted + 1
             seconds = sum(s["draft_ms"] + s["verify_ms"] + s["overhead_ms"] for s in steps) / 1e3 + 0.03

@@ -25,11 +25,14 @@ def target_named(name: str) -> Target:
 
 
 @torch.inference_mode()
-def plain(target: Target, ids: list[int]) -> tuple[Tensor, Tensor]:
-    """Logits (V,) and states (F, H) of the last token, by the bare model in one pass."""
-    out = target.lm(input_ids=torch.tensor([ids]), output_hidden_states=True, use_cache=False)
+def plain(target: Target, texts: list[list[int]]) -> tuple[Tensor, Tensor]:
+    """Logits (n, V) and states (n, F, H) of the last token of every text, by the bare model in one pass."""
+    width = max(map(len, texts))
+    padded = torch.tensor([text + [0] * (width - len(text)) for text in texts])
+    out = target.lm(input_ids=padded, output_hidden_states=True, use_cache=False)
     states = [out.hidden_states[-1] if layer == LAST else out.hidden_states[layer + 1] for layer in LAYERS]
-    return out.logits[0, -1], torch.stack([state[0, -1] for state in states])
+    which, last = torch.arange(len(texts)), torch.tensor([len(text) - 1 for text in texts])
+    return out.logits[which, last], torch.stack([state[which, last] for state in states], 1)
 
 
 def random_tree(batch: int, nodes: int, vocab: int) -> Draft:
@@ -66,11 +69,10 @@ def check_round(target: Target, cache: Any, rows: list[list[int]], draft: Draft)
     out = target(tokens, cache, depths=depths, mask=mask, layers=LAYERS)
     paths = []
     for index, row in enumerate(rows):
-        for slot in range(tokens.shape[1]):
-            ids = row[:-1] + tokens[index, path_to(draft, index, slot)].tolist()
-            logits, states = plain(target, ids)
-            torch.testing.assert_close(out.logits[index, slot], logits, **CLOSE)
-            torch.testing.assert_close(out.hidden[index, slot], states, **CLOSE)
+        slots = range(tokens.shape[1])
+        logits, states = plain(target, [row[:-1] + tokens[index, path_to(draft, index, s)].tolist() for s in slots])
+        torch.testing.assert_close(out.logits[index], logits, **CLOSE)
+        torch.testing.assert_close(out.hidden[index], states, **CLOSE)
         paths.append(path_to(draft, index, int(torch.randint(0, tokens.shape[1], ()))))
         row += tokens[index, paths[-1][1:]].tolist() + [int(torch.randint(0, target.vocab_size, ()))]
     deepest = max(map(len, paths))
@@ -84,8 +86,8 @@ def test_trees_behind_ragged_rows_equal_plain_passes(name: str) -> None:
     rows = prompts_of(target.vocab_size, [2, 7, 19])
     cache, states = prefilled(target, rows, capacity=8, chunk=5)  # chunks, and buffers that must grow
     for index, row in enumerate(rows):
-        for position in range(0, len(row) - 1, 3):
-            torch.testing.assert_close(states[index, position], plain(target, row[: position + 1])[1], **CLOSE)
+        wanted = plain(target, [row[: position + 1] for position in range(len(row) - 1)])[1]
+        torch.testing.assert_close(states[index, : len(row) - 1], wanted, **CLOSE)
     for _ in range(3):
         check_round(target, cache, rows, random_tree(3, 5, target.vocab_size))
     assert max(map(len, rows)) > 2 * WINDOW
@@ -95,7 +97,7 @@ def test_trees_behind_ragged_rows_equal_plain_passes(name: str) -> None:
 def test_one_row_of_one_token_at_a_time(name: str) -> None:
     target = target_named(name)
     row = prompts_of(target.vocab_size, [1])[0]
-    cache, _ = prefilled(target, [row], capacity=4, chunk=8)
+    cache = target.start(1, 4)
     for _ in range(WINDOW + 3):
         check_round(target, cache, [row], Draft.empty(1))
 

@@ -33,7 +33,7 @@ from semiar.targets import Target
 from semiar.version import __version__
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class BenchSettings:
     """What is measured."""
 

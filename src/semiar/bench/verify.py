@@ -33,7 +33,7 @@ BINS = 10
 ALARM = 1e-4  # chance that a correct sampler fails the whole test
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class VerifySettings:
     """How much is checked."""
 

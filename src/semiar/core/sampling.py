@@ -17,7 +17,7 @@ from semiar.errors import ConfigError
 COLDEST = 1e-37  # smaller temperatures are not normal float32 numbers; no logits can tell them from this one
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Sampling:
     """How the next token is picked; filters apply in the order of Hugging Face: temperature, top-k, top-p, min-p."""
 

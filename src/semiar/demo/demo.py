@@ -13,7 +13,7 @@ from semiar.demo import sql_set
 from semiar.demo.model import smollm2
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DemoSettings:
     """Size of the demonstration."""
 

@@ -49,7 +49,7 @@ class State:
             self.values[name] = [one[rows] for one in value] if isinstance(value, list) else value[rows]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DrafterSettings:
     """The shape of a drafter; saved with it."""
 

@@ -22,7 +22,7 @@ from semiar.targets.layers import refuse_unrollable
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LoadSettings:
     """How the target is put into memory."""
 
@@ -49,15 +49,15 @@ class LoadSettings:
             raise ConfigError(f"device '{self.device}'", "auto, cpu, cuda or cuda:N") from error
 
 
-def locate(name: str) -> tuple[str, dict[str, Any]]:
+def locate(name: str, needed: str = "config.json") -> tuple[str, dict[str, Any]]:
     """What `from_pretrained` wants for this name: the place, and `gguf_file` for a GGUF file."""
     path = Path(name).expanduser()
     if path.suffix.lower() == ".gguf":
         if not path.is_file():
             raise SourceNotFound(f"there is no GGUF file '{name}'", "a path to an existing file")
         return str(path.parent), {"gguf_file": path.name}
-    if path.is_dir() and not (path / "config.json").is_file():
-        raise SourceNotFound(f"the folder '{name}' has no config.json", "a Hugging Face model folder or a .gguf file")
+    if path.is_dir() and not (path / needed).is_file():
+        raise SourceNotFound(f"the folder '{name}' has no {needed}", "a Hugging Face model folder or a .gguf file")
     if not path.is_dir() and (name.startswith((".", "/", "~")) or name.count("/") > 1):
         raise SourceNotFound(f"there is no model folder '{name}'", "an existing folder, a .gguf file or a hub id")
     return (str(path) if path.is_dir() else name), {}
@@ -77,7 +77,7 @@ def load_model(name: str, settings: LoadSettings | None = None) -> PreTrainedMod
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     """The tokenizer that belongs to the model `name`."""
-    place, extra = locate(name)
+    place, extra = locate(name, "tokenizer_config.json")
     return _reading(name, AutoTokenizer.from_pretrained, place, **extra)
 
 

@@ -16,7 +16,7 @@ from semiar.errors import ConfigError, PairError, SourceNotFound
 LINEAR = "all-linear"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LoraSettings:
     """The adapter on the target; names and meaning are PEFT's."""
 

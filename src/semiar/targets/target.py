@@ -80,7 +80,8 @@ class Target(nn.Module):
 
     def head(self, hidden: Tensor) -> Tensor:
         """Logits (..., V) of states that the output head reads, (..., H); equal to the model's own (see `check`)."""
-        return finish_logits(self.config, self.lm.get_output_embeddings()(hidden))
+        head = self.lm.get_output_embeddings()
+        return finish_logits(self.config, head(hidden.to(head.weight.dtype)))
 
     def head_rows(self, ids: Tensor) -> tuple[Tensor, Tensor | None]:
         """Weight (n, H) and bias (n,) of the output head for these tokens, without gradient."""

@@ -10,7 +10,7 @@ from semiar.targets.lora import LoraSettings
 from semiar.training.objectives import parse_loss
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LossSettings:
     """What is learned: ``(1 - lambda) * LM loss + lambda * sum_k step_decay^(k-1) * draft loss at step k``."""
 
@@ -35,7 +35,7 @@ class LossSettings:
             raise ConfigError(f"anchors_per_sample {self.anchors_per_sample}", "0 (all) or more")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class OptimSettings:
     """The schedule; names and meaning are Hugging Face TrainingArguments'."""
 
@@ -67,7 +67,7 @@ class OptimSettings:
     report_to: str = "none"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DataSettings:
     """Which samples are learned from."""
 
@@ -81,7 +81,7 @@ class DataSettings:
     """Samples held out of training to measure acceptance on."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TrainConfig:
     """One training run."""
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from rich.console import Console
+from safetensors.torch import load_file
 from torch import Tensor
 
 from semiar.data.batches import Prepared, fingerprint, prepare
@@ -24,7 +25,6 @@ from semiar.targets import LoadSettings, Target, load_model, load_tokenizer
 from semiar.targets.check import check_target
 from semiar.targets.lora import attach, load_adapter, merged
 from semiar.training.config import TrainConfig
-from safetensors.torch import load_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,7 @@ def load_samples(config: TrainConfig, tokenizer: Any, console: Console) -> Sampl
 
 def build_pair(config: TrainConfig, samples: Samples, tokenizer: Any, console: Console) -> Pair:
     """Target with its adapter, and a fresh or warm-started drafter."""
+    torch.manual_seed(config.optim.seed)  # the adapter's and the drafter's first weights
     model: Any = load_model(config.model, LoadSettings(config.dtype, config.device))
     if config.adapter:
         model = load_adapter(model, config.adapter, trainable=config.mode != "after")
@@ -76,7 +77,6 @@ def build_pair(config: TrainConfig, samples: Samples, tokenizer: Any, console: C
         target.requires_grad_(False)
     drafter: Drafter = NoDrafter()
     if config.mode != "lora":
-        torch.manual_seed(config.optim.seed)
         vocab = draft_vocabulary(config, samples, tokenizer, target, console)
         drafter = build_drafter(config.drafter, target, vocab).to(target.device)
     pair = Pair(target, drafter, tokenizer, config.model, asdict(config))

@@ -42,6 +42,9 @@ def train(config: TrainConfig, *, resume: bool = False, dry_run: bool = False, c
     trainer = make_trainer(config, pair, samples, work)
     estimate(trainer, config, pair, samples, console)
     if dry_run:
+        for folder in (work, work.parent):  # the trainer made them
+            if folder.is_dir() and not any(folder.iterdir()):
+                folder.rmdir()
         return None
     if isinstance(trainer, AfterTrainer) and config.cache_states:
         _use_cached_states(trainer, config, pair, samples, work)
