@@ -74,7 +74,9 @@ def _train_options(one: ArgumentParser) -> None:
     one.add_argument("--config", action="config", help="YAML recipe; options after it override it")
     one.add_class_arguments(TrainConfig, None)
     one.add_argument("--resume", type=bool, default=False, nargs="?", const=True, help="continue an interrupted run")
-    one.add_argument("--dry_run", "--dry-run", type=bool, default=False, nargs="?", const=True, help="stop after the estimate")
+    one.add_argument(
+        "--dry_run", "--dry-run", type=bool, default=False, nargs="?", const=True, help="stop after the estimate"
+    )
 
 
 def _train(options: Namespace) -> int:
@@ -96,7 +98,9 @@ def _generate_options(one: ArgumentParser) -> None:
     one.add_argument("--max_new_tokens", type=int, default=256)
     one.add_argument("--num_speculative_tokens", type=int | None, default=None, help="K; 0 decodes plainly")
     one.add_argument("--seed", type=int | None, default=None)
-    one.add_argument("--verify", type=str, default="exact", help="exact, block, or none (LOSSY: drafts go out unverified)")
+    one.add_argument(
+        "--verify", type=str, default="exact", help="exact, block, or none (LOSSY: drafts go out unverified)"
+    )
 
 
 def _generate(options: Namespace) -> None:
@@ -259,5 +263,3 @@ def _load(options: Namespace) -> api.Pair:
 
 if __name__ == "__main__":
     sys.exit(main())
-
-

@@ -1,7 +1,7 @@
 """The one artefact: a target with its adapter, the drafter made for it, and the tokenizer, as a folder.
 
-A folder holds a plain PEFT adapter (``adapter_config.json``, ``adapter_model.safetensors``; absent when only the drafter
-was trained), ``drafter/``, the tokenizer's files, ``run.yaml`` (what was asked for) and ``metrics.json``.
+A folder holds a plain PEFT adapter (``adapter_config.json``, ``adapter_model.safetensors``; absent when only the
+drafter was trained), ``drafter/``, the tokenizer's files, ``run.yaml`` (what was asked for) and ``metrics.json``.
 """
 
 from __future__ import annotations
@@ -77,7 +77,8 @@ class Pair:
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir(parents=True)
         if is_adapted(self.target.model):
-            self.target.model.save_pretrained(fresh)
+            model: Any = self.target.model
+            model.save_pretrained(fresh)
         elif self.adapter:
             for name in ("adapter_config.json", "adapter_model.safetensors"):
                 shutil.copyfile(self.adapter / name, fresh / name)

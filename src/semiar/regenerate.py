@@ -48,7 +48,7 @@ class RegenerateSettings:
 
 
 def regenerate(pair: Pair, settings: RegenerateSettings, console: Console) -> int:
-    """Write ``messages`` records with the target's answers; returns how many the file holds.  Ctrl-C loses one batch."""
+    """Write ``messages`` records with the target's answers; returns how many there are.  Ctrl-C loses one batch."""
     records = load_any(
         settings.data, settings.split, settings.folder or None, settings.limit or None, settings.seed
     ).records

@@ -37,7 +37,9 @@ def check(cache: Cache, rows: Rows) -> None:
 
 def keep(cache: Cache, start: int, paths: list[list[int]]) -> None:
     width = max(map(len, paths))
-    cache.keep(start, torch.tensor([p + [-1] * (width - len(p)) for p in paths], dtype=torch.long).view(len(paths), width))
+    cache.keep(
+        start, torch.tensor([p + [-1] * (width - len(p)) for p in paths], dtype=torch.long).view(len(paths), width)
+    )
 
 
 @settings(max_examples=60, deadline=None)
@@ -77,7 +79,9 @@ def test_join_appends_rows_whatever_the_sizes(mine: int, theirs: int, first: int
     start = caches[0].width
     new = write(caches[0], 3, 900)
     keep(caches[0], start, [[0, 2], [1], [], [0, 1, 2]])
-    check(caches[0], [row + [n[i] for i in p] for row, n, p in zip(rows, new, [[0, 2], [1], [], [0, 1, 2]], strict=True)])
+    check(
+        caches[0], [row + [n[i] for i in p] for row, n, p in zip(rows, new, [[0, 2], [1], [], [0, 1, 2]], strict=True)]
+    )
 
 
 def test_join_with_rows_that_have_not_run_yet() -> None:

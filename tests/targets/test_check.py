@@ -60,7 +60,9 @@ class Leaky(Target):
             self.total = 0.0
         self.total += 0.01 * float(tokens.sum()) if tokens.shape[1] == 4 else 0.0
         extra = self.total if cache is not None and tokens.shape[1] == 1 else 0.0
-        return Output(None if out.logits is None else out.logits + torch.arange(out.logits.shape[-1]) * extra, out.hidden)
+        return Output(
+            None if out.logits is None else out.logits + torch.arange(out.logits.shape[-1]) * extra, out.hidden
+        )
 
 
 class NoRollback(Target):
@@ -85,12 +87,24 @@ def test_broken_targets_are_found(broken: type[Target], what: str) -> None:
 
 
 def test_a_model_that_cannot_run_a_tree_at_all_is_a_target_error() -> None:
-    config = transformers.BloomConfig(vocab_size=64, hidden_size=32, n_layer=1, n_head=4)  # position bias from a 2-d mask
+    config = transformers.BloomConfig(
+        vocab_size=64, hidden_size=32, n_layer=1, n_head=4
+    )  # position bias from a 2-d mask
     with pytest.raises(TargetError, match="bloom"):
         check_target(Target(transformers.BloomForCausalLM(config).eval()))
 
 
-RECURRENT = ("Mamba", "Mamba2", "Jamba", "Bamba", "FalconH1", "Zamba2", "GraniteMoeHybrid", "Qwen3Next", "RecurrentGemma")
+RECURRENT = (
+    "Mamba",
+    "Mamba2",
+    "Jamba",
+    "Bamba",
+    "FalconH1",
+    "Zamba2",
+    "GraniteMoeHybrid",
+    "Qwen3Next",
+    "RecurrentGemma",
+)
 
 
 @pytest.mark.parametrize("name", RECURRENT)

@@ -73,7 +73,9 @@ def test_a_sequence_learned_by_heart_is_drafted_at_every_depth(base: Path, tmp_p
 @pytest.mark.parametrize("mode", ["joint", "after", "lora"])
 def test_resuming_reproduces_an_uninterrupted_run(config: TrainConfig, tmp_path: Path, mode: str) -> None:
     """H29: 6 steps equal 3 steps, a break, and 3 more: same losses, same weights."""
-    config = with_optim(replace(config, mode=mode), max_steps=6, save_steps=3, eval_steps=3, lr_scheduler_type="constant")
+    config = with_optim(
+        replace(config, mode=mode), max_steps=6, save_steps=3, eval_steps=3, lr_scheduler_type="constant"
+    )
     whole = train(replace(config, out=str(tmp_path / "whole")))
     broken = replace(config, out=str(tmp_path / "broken"))
 

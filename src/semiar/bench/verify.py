@@ -70,7 +70,9 @@ class Certificate:
     sampling: list[dict[str, Any]] = field(default_factory=list)  # one test per position, speculative and plain
 
 
-def verify(pair: Pair, prompts: Sequence[list[int]], ends: tuple[int, ...], settings: VerifySettings, console: Console) -> Certificate:
+def verify(
+    pair: Pair, prompts: Sequence[list[int]], ends: tuple[int, ...], settings: VerifySettings, console: Console
+) -> Certificate:
     """Check a pair that was loaded in float32 (or float64)."""
     about = Certificate(
         model=pair.base, drafter=asdict(pair.drafter.settings), dtype=str(pair.target.dtype).removeprefix("torch."),
@@ -137,7 +139,8 @@ def check_sampling(pair: Pair, prompts: Sequence[list[int]], settings: VerifySet
         for index, prompt in enumerate(track(prompts, description=f"sampling, {mode}")):
             done = complete(
                 pair.target, pair.drafter, pair.tokenizer, [prompt] * each, Limits(length), sampling,
-                seed=settings.seed + index, num_speculative_tokens=count, rule=settings.rule if count is None else "exact",
+                seed=settings.seed + index, num_speculative_tokens=count,
+                rule=settings.rule if count is None else "exact",
             )  # fmt: skip
             ids = torch.tensor([c.token_ids for c in done], device=pair.target.device)
             ranks.append(transform(pair.target, prompt, ids, sampling, settings.seed))

@@ -21,7 +21,9 @@ class Draft:
     tokens: Tensor  # (B, N) target-vocabulary ids; -1 = no node here
     parents: Tensor  # (B, N) slot of the parent
     probs: Tensor | None = None  # (B, N, V_draft) law each token was sampled from; None = chosen, not sampled
-    vocab: Tensor | None = None  # (V_draft,) target ids of the columns of `probs`; None = V_draft is the whole vocabulary
+    vocab: Tensor | None = (
+        None  # (V_draft,) target ids of the columns of `probs`; None = V_draft is the whole vocabulary
+    )
     replacement: bool = True  # sampled siblings: drawn i.i.d. (True) or without replacement (False)
     is_chain: bool = False  # every node has one child; known at construction so that nobody has to look
 

@@ -1,4 +1,4 @@
-"""The loop: propose, verify, accept, keep.  Plain decoding is an empty draft; every drafter and caller uses this one."""
+"""The loop: propose, verify, accept, keep.  Plain decoding is an empty draft; there is no other loop."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from semiar.core.draft import Draft, Verdict
 from semiar.core.sampling import Law, Sampling, distribution, draw
 from semiar.drafters.base import Context, Drafter
 from semiar.errors import ConfigError
+from semiar.targets.cache import Cache
 from semiar.targets.target import Target
 
 RULES = ("exact", "block", "none")
@@ -112,9 +113,7 @@ def decode(
                 state.select(left)
 
 
-def _check(
-    target: Target, drafter: Drafter, prompts: Sequence[Sequence[int]], limits: Limits, rule: str
-) -> list[int]:
+def _check(target: Target, drafter: Drafter, prompts: Sequence[Sequence[int]], limits: Limits, rule: str) -> list[int]:
     """Tokens that each row may still get."""
     if rule not in RULES:
         raise ConfigError(f"verification rule '{rule}'", f"one of {', '.join(RULES)}")
@@ -125,7 +124,8 @@ def _check(
         left = target.max_length - len(prompt)
         if left < 1:
             raise ConfigError(
-                f"prompt {index} has {len(prompt)} tokens", f"fewer than the model's context limit of {target.max_length}"
+                f"prompt {index} has {len(prompt)} tokens",
+                f"fewer than the model's context limit of {target.max_length}",
             )
         room.append(min(limits.max_new_tokens, left))
     return room
@@ -135,7 +135,9 @@ def _nothing(context: Context) -> Draft:
     return Draft.empty(len(context.lengths), context.tokens.device)
 
 
-def _prefill(target: Target, drafter: Drafter, prompts: Sequence[Sequence[int]], capacity: int) -> tuple[Context, object]:
+def _prefill(
+    target: Target, drafter: Drafter, prompts: Sequence[Sequence[int]], capacity: int
+) -> tuple[Context, Cache]:
     """Run all but the last token of every prompt."""
     lengths = torch.tensor([len(p) for p in prompts], device=target.device)
     tokens = torch.zeros(len(prompts), capacity, dtype=torch.long, device=target.device)
@@ -152,7 +154,7 @@ def _prefill(target: Target, drafter: Drafter, prompts: Sequence[Sequence[int]],
 
 def _advance(context: Context, verdict: Verdict, hidden: Tensor, chain: bool) -> Context:
     """Commit the verdict's tokens and keep the states of the slots on its path."""
-    batch, width = verdict.tokens.shape
+    width = verdict.tokens.shape[1]
     steps = torch.arange(width, device=hidden.device)
     kept = steps <= verdict.counts[:, None]
     places = context.lengths[:, None] + steps

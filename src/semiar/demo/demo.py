@@ -40,7 +40,8 @@ def run_demo(settings: DemoSettings, command: Callable[[Sequence[str]], int], co
         [
             "train", "--model", str(base), "--data", "sql", "--samples.folder", str(data), "--out", run,
             "--samples.eval_samples", "32", "--optim.num_train_epochs", str(settings.epochs),
-            "--optim.learning_rate", "5e-4", "--optim.drafter_learning_rate", "2e-3", "--optim.seed", str(settings.seed),
+            "--optim.learning_rate", "5e-4", "--optim.drafter_learning_rate", "2e-3",
+            "--optim.seed", str(settings.seed),
         ],
         ["bench", run, "--prompts", str(settings.prompts), "--max_new_tokens", "96", "--base", "true"],
         ["verify", run, "--prompts", "6", "--max_new_tokens", "48", "--samples", "240"],

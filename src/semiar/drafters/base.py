@@ -121,6 +121,11 @@ class Drafter(nn.Module):
         raise NotImplementedError
 
     @property
+    def vocab(self) -> Tensor | None:
+        """Target ids (V_draft,) of the draft vocabulary, sorted; None = the whole vocabulary."""
+        return getattr(self, "d2t", None)
+
+    @property
     def trainable(self) -> bool:
         """Whether there is anything to learn."""
         return any(True for _ in self.parameters())
@@ -148,7 +153,9 @@ def register(name: str) -> Callable[[type[Drafter]], type[Drafter]]:
     return add
 
 
-def build_drafter(settings: DrafterSettings, target: Target, vocab: Tensor | None, extra: dict[str, Any] | None = None) -> Drafter:
+def build_drafter(
+    settings: DrafterSettings, target: Target, vocab: Tensor | None, extra: dict[str, Any] | None = None
+) -> Drafter:
     """A fresh drafter for `target`; ``vocab`` (V_draft,) are the target ids it may draft, None = all."""
     if settings.architecture not in REGISTRY:
         raise ConfigError(f"drafter architecture '{settings.architecture}'", f"one of {', '.join(sorted(REGISTRY))}")
@@ -184,11 +191,15 @@ def load_drafter(folder: Path, target: Target) -> Drafter:
         raise PairError(f"'{folder}/config.json' has unknown settings {unknown}", "settings of this semiar version")
     for key, found in (("hidden_size", target.hidden_size),):
         if config.get(key, found) != found:
-            raise PairError(f"the drafter in '{folder}' was made for {key} {config[key]}", f"{found}, as the target has")
+            raise PairError(
+                f"the drafter in '{folder}' was made for {key} {config[key]}", f"{found}, as the target has"
+            )
     try:
         tensors = load_file(folder / "model.safetensors")
     except (FileNotFoundError, SafetensorError) as error:
-        raise PairError(f"'{folder}/model.safetensors' cannot be read: {error}", "a complete drafter", "copy it again") from error
+        raise PairError(
+            f"'{folder}/model.safetensors' cannot be read: {error}", "a complete drafter", "copy it again"
+        ) from error
     vocab = tensors.get("d2t")
     drafter = build_drafter(DrafterSettings(**config["settings"]), target, vocab, config["extra"])
     load_weights(drafter, tensors, str(folder))
@@ -210,7 +221,9 @@ def load_weights(drafter: Drafter, tensors: dict[str, Tensor], place: str) -> No
     own = drafter.state_dict()
     missing, unknown = sorted(set(own) - set(tensors)), sorted(set(tensors) - set(own))
     shapes = [name for name in own if name in tensors and own[name].shape != tensors[name].shape]
-    problems = [f"missing {n}" for n in missing] + [f"unknown {n}" for n in unknown] + [f"other shape {n}" for n in shapes]
+    problems = (
+        [f"missing {n}" for n in missing] + [f"unknown {n}" for n in unknown] + [f"other shape {n}" for n in shapes]
+    )
     if problems:
         raise PairError(
             f"the drafter in '{place}' does not fit: {', '.join(problems[:4])}",

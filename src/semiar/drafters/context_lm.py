@@ -42,6 +42,9 @@ class Drafted:
 class ContextLM(nn.Module):
     """h_q with the distant past as all of the target's states; `remember` reads verified positions, `step` drafts."""
 
+    cosine: Tensor
+    sine: Tensor
+
     def __init__(self, size: int, heads: int, layers: int, steps: int):
         super().__init__()
         self.heads, self.size = heads, size
@@ -55,7 +58,11 @@ class ContextLM(nn.Module):
     def rotary(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Cosines and sines (..., 1, d/2) for these positions."""
         half = self.size // self.heads // 2
-        if self.cosine.numel() == 0 or int(positions.max()) >= len(self.cosine) or self.cosine.device != positions.device:
+        if (
+            self.cosine.numel() == 0
+            or int(positions.max()) >= len(self.cosine)
+            or self.cosine.device != positions.device
+        ):
             length = max(2048, 2 * int(positions.max()) + 2)
             rates = ROPE_BASE ** (-torch.arange(half, device=positions.device, dtype=torch.float32) / half)
             angles = torch.arange(length, device=positions.device, dtype=torch.float32)[:, None] * rates

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
@@ -40,7 +39,9 @@ class HFSmallLM(SmallLM):
     def step(self, tokens: Tensor, embedded: Tensor, state: DynamicCache) -> tuple[Tensor, DynamicCache]:
         rows = self.decoder.get_input_embeddings().weight.shape[0]
         if int(tokens.max()) >= rows:
-            raise ConfigError(f"token {int(tokens.max())} for a small_lm_model of {rows} tokens", "the target's tokenizer")
+            raise ConfigError(
+                f"token {int(tokens.max())} for a small_lm_model of {rows} tokens", "the target's tokenizer"
+            )
         out = self.decoder(input_ids=tokens.reshape(-1, 1), past_key_values=state, use_cache=True)
         hidden = out.last_hidden_state[:, -1]
         return self.project(hidden).view(*tokens.shape, -1), state

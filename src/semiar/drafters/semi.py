@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from semiar.core.draft import Draft
@@ -57,7 +57,7 @@ class SemiDrafter(Drafter):
         self._embedding: list[Tensor] = []
 
     def bind(self, target: Target) -> SemiDrafter:
-        ids = torch.arange(target.vocab_size) if self.d2t is None else self.d2t
+        ids = torch.arange(target.vocab_size) if self.vocab is None else self.vocab
         self.draft_head.bind(target, ids)
         self._embedding = [target.embedding.detach()]
         return self
@@ -137,11 +137,11 @@ class SemiDrafter(Drafter):
             law = distribution(logits, sampling)
             choice = law.tokens if law.probs is None else draw(law.probs, rng)
             assert choice is not None
-            ids = choice if self.d2t is None else self.d2t[choice]
+            ids = choice if self.vocab is None else self.vocab[choice]
             tokens.append(ids)
             laws.append(law.probs)
         probs = None if laws[0] is None else torch.cat(laws, 1)  # type: ignore[arg-type]
-        return Draft.chain(torch.cat(tokens, 1), probs, self.d2t)
+        return Draft.chain(torch.cat(tokens, 1), probs, self.vocab)
 
     def _read_fresh(self, context: Context, state: State) -> Memory:
         """Add the pairs that the last step completed; rejected ones were never written."""

@@ -1,12 +1,14 @@
 """Keys and values of committed positions.  The only file that touches Hugging Face cache layers.
 
-Every layer owns a preallocated buffer.  Row ``b`` of a buffer holds position ``i`` in slot ``i`` for ``i < lengths[b]``.
-A pass writes its new slots behind the widest row; `keep` then moves the slots that survived verification to the end of
-each row's committed prefix.  Rolling back a chain, following a tree path and compacting a ragged batch are that one
-move, and it touches only the slots just written.
+Every layer owns a preallocated buffer.  Row ``b`` of a buffer holds position ``i`` in slot ``i`` while
+``i < lengths[b]``.  A pass writes its new slots behind the widest row; `keep` then moves the slots that survived
+verification to the end of each row's committed prefix.  Rolling back a chain, following a tree path and compacting a
+ragged batch are that one move, and it touches only the slots just written.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,6 +23,8 @@ class Buffer(CacheLayerMixin):
 
     is_sliding = False
     is_compileable = False
+    keys: Any
+    values: Any
 
     def __init__(self, capacity: int):
         super().__init__()
@@ -34,7 +38,9 @@ class Buffer(CacheLayerMixin):
         self.values = value_states.new_zeros(batch, value_states.shape[1], self.capacity, value_states.shape[-1])
         self.is_initialized = True
 
-    def update(self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object) -> tuple[Tensor, Tensor]:
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
         """Append to the buffer; return everything in use.  (The extra arguments are Hugging Face's, and unused.)"""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
@@ -54,9 +60,17 @@ class Buffer(CacheLayerMixin):
         extra = capacity - self.capacity
         if extra <= 0:
             return
-        self.keys = torch.nn.functional.pad(self.keys, (0, 0, 0, extra))
-        self.values = torch.nn.functional.pad(self.values, (0, 0, 0, extra))
+        if self.is_initialized:
+            self.keys = torch.nn.functional.pad(self.keys, (0, 0, 0, extra))
+            self.values = torch.nn.functional.pad(self.values, (0, 0, 0, extra))
         self.capacity += extra
+
+    def fit(self, other: Buffer, batch: int) -> None:
+        """Allocate a buffer that has not been written yet for `batch` rows like the other one's."""
+        if not self.is_initialized and other.is_initialized:
+            self.lazy_initialization(
+                other.keys[:1].expand(batch, -1, -1, -1), other.values[:1].expand(batch, -1, -1, -1)
+            )
 
     def get_seq_length(self) -> int:
         return self.filled
@@ -73,7 +87,7 @@ class Cache:
 
     def __init__(self, layers: int, batch: int, capacity: int, device: torch.device):
         self.buffers = [Buffer(capacity) for _ in range(layers)]
-        self.hf = HFCache(layers=self.buffers)
+        self.hf = HFCache(layers=list(self.buffers))
         self.lengths = torch.zeros(batch, dtype=torch.long, device=device)  # (B,)
 
     @property
@@ -82,7 +96,7 @@ class Cache:
         return self.buffers[0].filled
 
     def keep(self, start: int, path: Tensor) -> None:
-        """Of the slots written from `start` on, commit ``path`` (B, n) in order; -1 = none, only at the end of a row."""
+        """Of the slots written from `start` on, commit ``path`` (B, n) in order; -1 = none, at a row's end only."""
         kept = (path >= 0).sum(-1)
         lengths = self.lengths + kept
         width = int(lengths.max())
@@ -122,10 +136,13 @@ class Cache:
         capacity = max(self.buffers[0].capacity, other.buffers[0].capacity)
         width = max(self.width, other.width)
         for mine, theirs in zip(self.buffers, other.buffers, strict=True):
+            mine.fit(theirs, len(self.lengths))
+            theirs.fit(mine, len(other.lengths))
             mine.resize(capacity)
             theirs.resize(capacity)
-            mine.keys = torch.cat([mine.keys, theirs.keys])
-            mine.values = torch.cat([mine.values, theirs.values])
+            if mine.is_initialized:
+                mine.keys = torch.cat([mine.keys, theirs.keys])
+                mine.values = torch.cat([mine.values, theirs.values])
             mine.filled = width
         self.lengths = torch.cat([self.lengths, other.lengths])
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from semiar.core.draft import Draft
-from semiar.errors import TargetError
+from semiar.errors import SemiarError, TargetError
 from semiar.targets.target import LAST, Target
 
 
@@ -17,6 +17,19 @@ def check_target(target: Target) -> None:
     Guards against architectures nobody has tried: a memory that cannot be rolled back, or an output head that reads
     something else than the state we take.  Costs four short passes.
     """
+    try:
+        _check(target)
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        if isinstance(error, SemiarError):
+            raise
+        raise TargetError(
+            f"'{target.config.model_type}' cannot run a tree of tokens: {error}",
+            "a model that takes a four-dimensional attention mask and positions",
+            "please report the architecture",
+        ) from error
+
+
+def _check(target: Target) -> None:
     ids = (torch.arange(7, device=target.device) * 7919 + 11)[None] % min(target.vocab_size, 1000)
     plain = target(ids)
     assert plain.logits is not None

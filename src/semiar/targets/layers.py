@@ -12,7 +12,7 @@ from semiar.errors import TargetError
 RECURRENT = ("mamba", "linear_attention", "recurrent", "conv", "rwkv", "xlstm", "griffin", "hybrid", "deltanet")
 
 
-def text_config(model: nn.Module) -> Any:
+def text_config(model: Any) -> Any:
     """The configuration of the language part, also in models that carry a vision tower."""
     return model.config.get_text_config(decoder=True)
 
@@ -20,7 +20,9 @@ def text_config(model: nn.Module) -> Any:
 def refuse_unrollable(config: Any) -> None:
     """Raise ``TargetError`` when the model keeps a state that cannot be rolled back after a rejected draft."""
     text = config.get_text_config(decoder=True)
-    kinds = {str(kind) for kind in (getattr(text, "layer_types", None) or getattr(text, "layers_block_type", None) or ())}
+    kinds = {
+        str(kind) for kind in (getattr(text, "layer_types", None) or getattr(text, "layers_block_type", None) or ())
+    }
     marks = kinds | {str(text.model_type)}
     bad = sorted(mark for mark in marks if any(word in mark for word in RECURRENT))
     if bad:

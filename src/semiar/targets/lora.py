@@ -51,7 +51,9 @@ def attach(model: nn.Module, settings: LoraSettings) -> PeftModel:
     try:
         return get_peft_model(model, config)  # type: ignore[return-value,arg-type]
     except ValueError as error:
-        raise ConfigError(f"LoRA does not fit this model: {str(error).splitlines()[0]}", "matching target_modules") from error
+        raise ConfigError(
+            f"LoRA does not fit this model: {str(error).splitlines()[0]}", "matching target_modules"
+        ) from error
 
 
 def load_adapter(model: nn.Module, folder: str | Path, *, trainable: bool = False) -> PeftModel:
@@ -65,14 +67,16 @@ def load_adapter(model: nn.Module, folder: str | Path, *, trainable: bool = Fals
         weights = load_peft_weights(str(folder), device="cpu")
         adapted: Any = get_peft_model(model, config)  # type: ignore[arg-type]
     except (OSError, ValueError) as error:
-        raise PairError(f"the adapter '{folder}' does not fit: {str(error).splitlines()[0]}", "weights for this model") from error
+        raise PairError(
+            f"the adapter '{folder}' does not fit: {str(error).splitlines()[0]}", "weights for this model"
+        ) from error
     _fill(adapted, weights, folder)
     return adapted.train(trainable)
 
 
 def _fill(adapted: Any, weights: dict[str, torch.Tensor], folder: Path) -> None:
     try:
-        report = set_peft_model_state_dict(adapted, weights)
+        report: Any = set_peft_model_state_dict(adapted, weights)
     except RuntimeError as error:
         raise PairError(
             f"the adapter '{folder}' was made for another model: {str(error).splitlines()[-1].strip()}",

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from semiar.errors import TargetError
 from semiar.targets.cache import Cache
-from semiar.targets.layers import decoder_layers, finish_logits, text_config, windows
+from semiar.targets.layers import decoder_layers, finish_logits, refuse_unrollable, text_config, windows
 
 LAST = -1  # name of the hidden state that the output head reads: the last layer after the final norm
 
@@ -31,13 +31,14 @@ class Target(nn.Module):
     Raises ``TargetError`` for models whose memory cannot be rolled back.
     """
 
-    def __init__(self, model: nn.Module):
+    def __init__(self, model: Any):
         super().__init__()
         self.model = model
         self.lm: Any = model.get_base_model() if hasattr(model, "get_base_model") else model
+        refuse_unrollable(self.lm.config)
         self.config = text_config(self.lm)
         self.windows = windows(self.config)
-        self.decoder = self.lm.get_decoder()
+        self.decoder: Any = self.lm.get_decoder()
         self._seen: dict[int, Tensor] = {}
         self._wanted: set[int] = set()
         self.decoder.register_forward_hook(self._see_last)
@@ -142,7 +143,9 @@ class Target(nn.Module):
         """Ask the next pass of the wrapped model, by whomever it is called, to leave these states for `read`."""
         self._wanted = set(layers) - {LAST}
 
-    def prefill(self, tokens: Tensor, lengths: Tensor, cache: Cache, layers: Sequence[int], chunk: int = 1024) -> Tensor:
+    def prefill(
+        self, tokens: Tensor, lengths: Tensor, cache: Cache, layers: Sequence[int], chunk: int = 1024
+    ) -> Tensor:
         """Commit right-padded prompts (B, T) of these lengths (B,); return their states (B, T, F, H)."""
         states = []
         for start in range(0, tokens.shape[1], chunk):
@@ -169,13 +172,15 @@ class Target(nn.Module):
         seen = torch.cat([past, mask], -1)
         keys = torch.cat([slots.expand(batch, -1), positions], -1)
         masks = {kind: self._window(seen, positions, keys, span) for kind, span in self.windows.items()}
-        return masks[""] if "" in masks else masks
+        return masks.get("", masks)
 
     def _window(self, seen: Tensor, queries: Tensor, keys: Tensor, span: int | None) -> Tensor:
         if span is not None:
             seen = seen & (queries[:, :, None] - keys[:, None] < span)
         seen = seen[:, None]
-        bias = torch.zeros(seen.shape, dtype=self.dtype, device=seen.device)  # additive: every attention kernel takes it
+        bias = torch.zeros(
+            seen.shape, dtype=self.dtype, device=seen.device
+        )  # additive: every attention kernel takes it
         return bias.masked_fill_(~seen, torch.finfo(self.dtype).min)
 
     def _see(self, index: int) -> Any:

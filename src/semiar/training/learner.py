@@ -51,10 +51,9 @@ class DraftLearner(nn.Module):
 
     def columns(self, ids: Tensor) -> Tensor:
         """Column of each id in the draft vocabulary; -1 = not in it."""
-        vocab = self.drafter.d2t
+        vocab = self.drafter.vocab
         if vocab is None:
             return ids
-        assert isinstance(vocab, Tensor)
         place = torch.searchsorted(vocab, ids).clamp(max=len(vocab) - 1)
         return torch.where(vocab[place] == ids, place, -1)
 
@@ -80,7 +79,7 @@ class DraftLearner(nn.Module):
         drafts = []
         for state in self.drafter.unroll(hidden, tokens, anchors):
             best = self.drafter.head(state).argmax(-1)
-            drafts.append(best if self.drafter.d2t is None else self.drafter.d2t[best])
+            drafts.append(best if self.drafter.vocab is None else self.drafter.vocab[best])
         guess = torch.stack(drafts, 2)  # (B, A, K)
         where, valid = targets_of(anchors, labels, guess.shape[2])
         valid = valid & (scale > 0)[..., None]

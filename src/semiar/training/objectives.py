@@ -19,7 +19,9 @@ def parse_loss(text: str) -> dict[str, float]:
     for part in text.split("+"):
         match = re.fullmatch(r"\s*(?:([0-9.eE-]+)\s*\*?\s*)?([a-z_]+)\s*", part)
         if not match or match[2] not in TERMS:
-            raise ConfigError(f"loss term '{part.strip()}'", f"weight*term with a term of {', '.join(TERMS)}", "0.9*tv + 0.1*kl")
+            raise ConfigError(
+                f"loss term '{part.strip()}'", f"weight*term with a term of {', '.join(TERMS)}", "0.9*tv + 0.1*kl"
+            )
         weights[match[2]] = weights.get(match[2], 0.0) + float(match[1] or 1)
     if not any(weights.values()):
         raise ConfigError(f"loss '{text}'", "at least one term with a weight above 0")

@@ -21,7 +21,7 @@ from semiar.drafters.base import load_weights, read_config
 from semiar.drafters.heads import choose_vocab
 from semiar.errors import DataError, PairError
 from semiar.pair import Pair
-from semiar.targets import LoadSettings, Target, load_model, load_tokenizer
+from semiar.targets import LoadSettings, Target, load_model
 from semiar.targets.check import check_target
 from semiar.targets.lora import attach, load_adapter, merged
 from semiar.training.config import TrainConfig
@@ -114,7 +114,9 @@ def _saved(config: TrainConfig) -> tuple[dict[str, Any], dict[str, Tensor]]:
     saved = read_config(folder)
     if saved["settings"] != asdict(config.drafter):
         other = {k: v for k, v in saved["settings"].items() if asdict(config.drafter).get(k) != v}
-        raise PairError(f"init_drafter '{config.init_drafter}' has other settings: {other}", "the same --drafter options")
+        raise PairError(
+            f"init_drafter '{config.init_drafter}' has other settings: {other}", "the same --drafter options"
+        )
     return saved, load_file(folder / "model.safetensors")
 
 

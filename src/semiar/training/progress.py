@@ -19,8 +19,13 @@ class Progress(TrainerCallback):
     def __init__(self) -> None:
         self.console = Console(stderr=True)
         self.bar = Bar(
-            TextColumn("training"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
-            TextColumn("{task.fields[note]}"), console=self.console,
+            TextColumn("training"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[note]}"),
+            console=self.console,
         )
         self.task: Any = None
 

@@ -27,7 +27,9 @@ from semiar.training.trainers import AfterTrainer, BaseTrainer, JointTrainer, Lo
 WORK = "checkpoints"  # subfolder of the output where a run in progress lives
 
 
-def train(config: TrainConfig, *, resume: bool = False, dry_run: bool = False, console: Console | None = None) -> Pair | None:
+def train(
+    config: TrainConfig, *, resume: bool = False, dry_run: bool = False, console: Console | None = None
+) -> Pair | None:
     """Train as configured and save the pair in ``config.out``; a dry run stops after the estimate.
 
     Ctrl-C saves a checkpoint at the end of the step and returns None; ``resume`` continues from the newest whole one.
@@ -134,12 +136,14 @@ def _resume_point(work: Path, key: str, resume: bool, dry_run: bool) -> Path | N
     checkpoints = complete_checkpoints(work) if work.is_dir() else []
     if resume and known is not None and known != key:
         raise TrainingError(
-            f"'{work}' holds a run with other data, template or settings", "the configuration it was started with",
+            f"'{work}' holds a run with other data, template or settings",
+            "the configuration it was started with",
             "restore the options, or choose another --out",
         )
     if not resume and checkpoints:
         raise ConfigError(
-            f"'{work}' holds an unfinished run ({checkpoints[-1].name})", "--resume or an empty folder",
+            f"'{work}' holds an unfinished run ({checkpoints[-1].name})",
+            "--resume or an empty folder",
             "add --resume to go on, or choose another --out",
         )
     work.mkdir(parents=True, exist_ok=True)

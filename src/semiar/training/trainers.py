@@ -23,6 +23,8 @@ class BaseTrainer(Trainer):
     """What all of them share: measured acceptance instead of a loss, and saves that are whole or not there."""
 
     target: Target
+    model: Any
+    args: Any
     loss_is_scaled_for_ga = True
     eval_batch = 8
 

@@ -1,0 +1,1 @@
+"""Losses, trainers and the run that turns a configuration into a pair."""
