@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semiar.core.theory import Costs, best_count, predict, speedup, tokens_per_call
+from semiar.core.theory import (
+    Costs,
+    best_count,
+    passes_for,
+    predict,
+    predict_answers,
+    speedup,
+    tokens_per_call,
+)
 from semiar.errors import ConfigError
 
 UNIT = st.floats(0, 1)
@@ -59,3 +67,19 @@ def test_best_count_is_best(betas, cost, overhead):
     assert every[best] == max(every) >= 1
     counts = [tokens_per_call(betas[:k]) for k in range(len(betas) + 1)]
     assert all(a <= b for a, b in pairwise(counts))
+
+
+def test_passes_for_short_answers_count_the_cut_last_pass():
+    assert passes_for(1, [0.5, 0.5], 2) == 1
+    assert passes_for(7, [], 0) == 7
+    # length 2, one draft accepted with 0.5: a hit ends it in one pass, a miss needs a second
+    assert passes_for(2, [0.5], 1) == pytest.approx(1.5)
+    betas = [0.8, 0.7, 0.6]
+    assert 4000 / passes_for(4000, betas, 3) == pytest.approx(tokens_per_call(betas), rel=1e-3)
+
+
+def test_answers_are_predicted_slower_than_endless_text():
+    costs = Costs([1.0, 1.0, 1.0, 1.0], 0.05, 0.0)
+    betas = [0.8, 0.7, 0.6]
+    assert predict_answers(betas, costs, 0, [5, 9]).speedup == 1
+    assert predict_answers(betas, costs, 3, [4, 4]).speedup < predict(betas, costs, 3).speedup

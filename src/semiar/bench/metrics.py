@@ -13,7 +13,7 @@ from statistics import median
 import numpy as np
 
 from semiar.bench.trace import Record, Trace, passes_of, read_trace
-from semiar.core.theory import Costs, best_count, predict
+from semiar.core.theory import Costs, predict_answers
 from semiar.errors import DataError
 
 __all__ = ["Acceptance", "Metrics", "Prediction", "Speed", "Texts", "Time", "Trace", "read_trace", "summarise"]
@@ -80,7 +80,7 @@ class Time:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Speed-up that core.theory expects from the measured costs and conditional acceptance, without prefill."""
+    """Speed-up that core.theory expects from measured costs, conditional acceptance and answer lengths; no prefill."""
 
     speedup: float | None
     """At the K that was used."""
@@ -128,7 +128,7 @@ def summarise(trace: Trace) -> Metrics:
         acceptance=acceptance,
         speed=_speed(pairs),
         time=_time([pair[0] for pair in pairs], fast),
-        prediction=_prediction(trace.machine, acceptance.conditional_acceptance_rate, count),
+        prediction=_prediction(trace.machine, acceptance.conditional_acceptance_rate, count, fast),
         texts=Texts(len(pairs), sum(a["token_ids"] == b["token_ids"] for a, b in pairs)),
         scores=trace.scores,
     )
@@ -232,7 +232,7 @@ def _per_token(runs: list[Record]) -> dict[str, float]:
     return {part: milliseconds / tokens for part, milliseconds in parts.items()}
 
 
-def _prediction(machine: Record, conditional: list[float | None], count: int) -> Prediction:
+def _prediction(machine: Record, conditional: list[float | None], count: int, runs: list[Record]) -> Prediction:
     if not machine.get("verify_ms"):
         return Prediction(None, [], None)
     betas = [beta for beta in takewhile(lambda beta: beta is not None, conditional) if beta is not None]
@@ -240,6 +240,7 @@ def _prediction(machine: Record, conditional: list[float | None], count: int) ->
     draft, overhead = machine.get("draft_ms", []), machine.get("overhead_ms", 0.0)
     most = min(len(betas), len(draft), len(verify) - 1)
     costs = Costs(verify, draft, overhead)
-    curve = [predict(betas, costs, k).speedup for k in range(most + 1)]
-    best = best_count(betas, verify, draft, overhead, most)
+    lengths = [len(run["token_ids"]) for run in runs]
+    curve = [predict_answers(betas, costs, k, lengths).speedup for k in range(most + 1)]
+    best = max(range(most + 1), key=curve.__getitem__)
     return Prediction(curve[count] if count <= most else None, curve, best)

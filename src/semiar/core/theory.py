@@ -74,6 +74,28 @@ def predict(betas: Sequence[float], costs: Costs, count: int) -> Prediction:
     return Prediction(count, tau, tau * costs.verify[0] / costs.step(count))
 
 
+def passes_for(length: int, betas: Sequence[float], count: int) -> float:
+    """Expected target passes until ``length`` tokens are out; the last pass may have drafted past the end.
+
+    `tokens_per_call` is its limit for long answers.  For short ones the cut last pass costs a noticeable share: the
+    passes of l tokens are 1 + sum over accepted a of P(a) times the passes of l - a - 1.
+    """
+    reach = [1.0, *accumulate(betas[:count], mul)]
+    chances = [here - after for here, after in zip(reach, [*reach[1:], 0.0], strict=True)]
+    passes = [0.0]
+    for left in range(1, length + 1):
+        passes.append(1 + sum(p * passes[left - a - 1] for a, p in enumerate(chances) if a + 1 < left))
+    return passes[length]
+
+
+def predict_answers(betas: Sequence[float], costs: Costs, count: int, lengths: Sequence[int]) -> Prediction:
+    """As `predict`, for answers of these lengths instead of endless ones."""
+    tokens, passes = sum(lengths), sum(passes_for(length, betas, count) for length in lengths)
+    if not 0 <= count <= len(betas) or not passes:
+        return predict(betas, costs, count)
+    return Prediction(count, tokens / passes, tokens * costs.verify[0] / (passes * costs.step(count)))
+
+
 def best_count(
     betas: Sequence[float],
     verify: Sequence[float],
