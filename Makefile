@@ -13,7 +13,7 @@ test: $(STAMP)
 	$(BIN)/python -m pytest --cov --cov-report=term:skip-covered
 
 test-slow: $(STAMP)
-	$(BIN)/python -m pytest --slow
+	$(BIN)/python -m pytest --slow -m slow
 
 check: $(STAMP)
 	$(BIN)/ruff check .

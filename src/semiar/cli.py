@@ -24,7 +24,7 @@ from semiar.data.chat import ChatRenderer
 from semiar.data.preview import preview
 from semiar.data.tasks.registry import load_any
 from semiar.demo.demo import DemoSettings, run_demo
-from semiar.errors import SemiarError, SourceNotFound
+from semiar.errors import SemiarError
 from semiar.regenerate import RegenerateSettings, regenerate
 from semiar.targets import LoadSettings, Target, load_model, load_tokenizer
 from semiar.training.config import TrainConfig
@@ -256,8 +256,6 @@ def _settings(options: Namespace) -> LoadSettings:
 
 
 def _load(options: Namespace) -> api.Pair:
-    if not Path(options.run).is_dir():
-        raise SourceNotFound(f"there is no folder '{options.run}'", "a folder that semiar train wrote")
     return api.Pair.load(options.run, _settings(options))  # type: ignore[return-value]
 
 

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError
 
 from semiar.drafters import Drafter, NoDrafter, load_drafter
 from semiar.drafters.base import read_config, save_drafter
@@ -40,8 +42,8 @@ class Pair:
 
     @classmethod
     def load(cls, folder: str | Path, settings: LoadSettings | None = None, *, trainable: bool = False) -> Pair:
-        """Read a folder that `save` wrote.  Raises ``PairError`` when its parts do not belong together."""
-        folder = Path(folder).expanduser()
+        """Read a folder that `save` wrote, or one on the hub.  Raises ``PairError`` when its parts do not fit."""
+        folder = local_folder(folder)
         settings = settings or LoadSettings()
         if not (folder / "run.yaml").is_file():
             raise SourceNotFound(f"'{folder}' has no run.yaml", "a folder written by semiar train")
@@ -104,6 +106,22 @@ class Pair:
             "adapted": is_adapted(self.target.model) or self.adapter is not None,
             "tokenizer_sha256": fingerprint(self.tokenizer),
         }
+
+
+def local_folder(name: str | Path) -> Path:
+    """The folder itself, or a download of it when `name` is a hub id.  Raises ``SourceNotFound``."""
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return path
+    if path.is_absolute() or str(name).count("/") != 1 or str(name).startswith("."):
+        raise SourceNotFound(f"there is no folder '{name}'", "a folder that semiar train wrote, or a hub id")
+    try:
+        return Path(snapshot_download(str(name)))
+    except (OSError, ValueError, HfHubHTTPError) as error:
+        raise SourceNotFound(
+            f"there is no folder '{name}', nor could it be fetched from the hub ({type(error).__name__})",
+            "a folder that semiar train wrote, or a hub id",
+        ) from error
 
 
 def fingerprint(tokenizer: Any) -> str:

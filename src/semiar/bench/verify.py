@@ -135,6 +135,9 @@ def check_sampling(pair: Pair, prompts: Sequence[list[int]], settings: VerifySet
     sampling = Sampling(temperature=settings.temperature)
     for mode, count in (("speculative", None), ("plain", 0)):
         ranks = []
+        rng = generator(
+            pair.target, settings.seed + 7919
+        )  # one stream for all ranks: shared numbers would not be uniform
         each = -(-settings.samples // len(prompts))
         for index, prompt in enumerate(track(prompts, description=f"sampling, {mode}")):
             done = complete(
@@ -143,7 +146,7 @@ def check_sampling(pair: Pair, prompts: Sequence[list[int]], settings: VerifySet
                 rule=settings.rule if count is None else "exact",
             )  # fmt: skip
             ids = torch.tensor([c.token_ids for c in done], device=pair.target.device)
-            ranks.append(transform(pair.target, prompt, ids, sampling, settings.seed))
+            ranks.append(transform(pair.target, prompt, ids, sampling, rng))
         every = torch.cat(ranks)
         about.sampling += [
             {"mode": mode, "position": p + 1, "texts": len(every), **uniformity(every[:, p])} for p in range(length)
@@ -153,7 +156,7 @@ def check_sampling(pair: Pair, prompts: Sequence[list[int]], settings: VerifySet
 
 
 @torch.inference_mode()
-def transform(target: Target, prompt: list[int], ids: Tensor, sampling: Sampling, seed: int) -> Tensor:
+def transform(target: Target, prompt: list[int], ids: Tensor, sampling: Sampling, rng: torch.Generator) -> Tensor:
     """Randomised probability integral transform (n, L) of sampled ids (n, L), likeliest token first."""
     start = torch.tensor([prompt], device=ids.device).expand(len(ids), -1)
     out = target(torch.cat([start, ids], 1))
@@ -163,7 +166,7 @@ def transform(target: Target, prompt: list[int], ids: Tensor, sampling: Sampling
     own = law.gather(-1, ids[..., None])
     above = torch.where(law > own, law, 0).sum(-1)
     ties = torch.where(law == own, law, 0).sum(-1)
-    shift = torch.rand(ids.shape, generator=generator(target, seed + 7919), device=ids.device)
+    shift = torch.rand(ids.shape, generator=rng, device=ids.device)
     return above + shift * ties
 
 
