@@ -191,7 +191,7 @@ class TableDrafter(TestDrafter):
     ):
         super().__init__(count)
         self.width, self.how = width, how
-        self.vocab = None if vocab is None else torch.tensor(vocab)
+        self.register_buffer("d2t", None if vocab is None else torch.tensor(vocab))
         rows = torch.tensor(table, dtype=torch.float64)
         self.laws = (rows if self.vocab is None else rows[:, self.vocab]).softmax(-1)  # (V, V_draft)
 
@@ -352,7 +352,9 @@ def draft_settings(**changes: Any) -> DrafterSettings:
 
 def semi_drafter(target: Target, vocab: Tensor | None = None, **changes: Any) -> Drafter:
     """A semi-autoregressive drafter with random weights, of the target's precision, ready to draft."""
-    drafter = shake(build_drafter(draft_settings(**changes), target, vocab))
+    with torch.random.fork_rng():
+        torch.manual_seed(7)
+        drafter = shake(build_drafter(draft_settings(**changes), target, vocab))
     return drafter.to(target.dtype).eval().bind(target)  # type: ignore[operator,return-value]
 
 

@@ -19,11 +19,11 @@ class DemoSettings:
 
     out: str = "runs/demo"
     """Folder of the pair, its report and its certificate."""
-    samples: int = 900
+    samples: int = 400
     """Text-to-SQL samples to learn from."""
-    epochs: float = 2.0
-    """Passes over them."""
-    prompts: int = 24
+    refine_epochs: float = 8.0
+    """Passes over them that only the drafter makes, on states computed once."""
+    prompts: int = 16
     """Test prompts that are decoded both ways."""
     seed: int = 0
 
@@ -31,22 +31,7 @@ class DemoSettings:
 def run_demo(settings: DemoSettings, command: Callable[[Sequence[str]], int], console: Console) -> int:
     """Run the verbs a user would type, one after another; ``command`` runs one verb and returns its exit code."""
     begin = time.perf_counter()
-    base = smollm2()
-    data = Path(settings.out) / "data"
-    sql_set.write(data / "sql", settings.samples + 32, 200, settings.seed)
-    run = str(Path(settings.out) / "pair")
-    verbs = [
-        ["data", "sql", "--folder", str(data), "--model", str(base), "--limit", "100"],
-        [
-            "train", "--model", str(base), "--data", "sql", "--samples.folder", str(data), "--out", run,
-            "--samples.eval_samples", "32", "--optim.num_train_epochs", str(settings.epochs),
-            "--optim.learning_rate", "5e-4", "--optim.drafter_learning_rate", "2e-3",
-            "--optim.seed", str(settings.seed),
-        ],
-        ["bench", run, "--prompts", str(settings.prompts), "--max_new_tokens", "96", "--base", "true"],
-        ["verify", run, "--prompts", "6", "--max_new_tokens", "48", "--samples", "240"],
-    ]  # fmt: skip
-    for words in verbs:
+    for words in verbs(settings, str(smollm2())):
         console.rule(f"semiar {words[0]}")
         console.print(f"$ semiar {' '.join(words)}", style="bold", highlight=False)
         code = command(words)
@@ -56,8 +41,31 @@ def run_demo(settings: DemoSettings, command: Callable[[Sequence[str]], int], co
     console.rule("the same on your own data")
     console.print(
         "semiar train --model HuggingFaceTB/SmolLM2-135M-Instruct --data my.jsonl --out runs/mine\n"
-        "semiar bench runs/mine\n"
+        "semiar bench runs/mine --task my_test.jsonl\n"
         'semiar generate runs/mine "your prompt"',
         highlight=False,
     )
     return 0
+
+
+def verbs(settings: DemoSettings, base: str) -> list[list[str]]:
+    """The command lines of the demonstration, after its data set has been written."""
+    out = Path(settings.out)
+    data, joint, pair = str(out / "data"), str(out / "joint"), str(out / "pair")
+    sql_set.write(out / "data" / "sql", settings.samples + 32, 200, settings.seed)
+    train = [
+        "train", "--model", base, "--data", "sql", "--samples.folder", data, "--samples.eval_samples", "32",
+        "--optim.per_device_train_batch_size", "4", "--optim.drafter_learning_rate", "2e-3",
+        "--optim.seed", str(settings.seed), "--drafter.num_speculative_tokens", "6",
+    ]  # fmt: skip
+    refine = [
+        "--mode", "after", "--adapter", joint, "--init_drafter", joint, "--loss.anchors_per_sample", "32",
+        "--optim.num_train_epochs", str(settings.refine_epochs), "--optim.logging_steps", "100",
+    ]  # fmt: skip
+    return [
+        ["data", "sql", "--folder", data, "--model", base, "--limit", "100"],
+        [*train, "--out", joint, "--optim.learning_rate", "5e-4"],
+        [*train, "--out", pair, *refine],
+        ["bench", pair, "--prompts", str(settings.prompts), "--max_new_tokens", "80", "--base", "true"],
+        ["verify", pair, "--prompts", "4", "--max_new_tokens", "40", "--samples", "120"],
+    ]

@@ -1,0 +1,177 @@
+"""Sampling through the real loop: the law of the emitted tokens is the target's, whatever law drafts come from.
+
+Table pairs make the exact law of the first tokens known.  Every kind of draft is run for 20,000 rows; each position's
+distance to its law must be below 0.02 (a correct sampler stays below 0.017), and the joint law of neighbouring tokens
+is tested too.  The last tests show that wrong laws are found.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from kit.models import TableDrafter, semi_drafter, table_model
+from torch import Tensor
+
+from semiar.core.draft import Draft
+from semiar.core.sampling import Sampling, distribution
+from semiar.decoding import Limits, decode
+from semiar.drafters import Drafter, NoDrafter
+from semiar.targets import Target
+
+ROWS = 20_000
+THREE = [[1.0, 0.2, -0.5], [0.0, 1.5, 0.3], [-1.0, 0.4, 0.6]]  # logits of the target after each token
+OTHER = [[-0.5, 0.8, 0.4], [1.2, -0.3, 0.5], [0.9, 0.1, -0.8]]  # and of the draft
+FOUR = [[0.9, 0.1, -0.4, 0.3], [-0.6, 1.1, 0.2, 0.0], [0.5, 0.5, -1.0, 0.8], [1.3, -0.7, 0.1, 0.2]]
+FOREIGN = [[-0.2, 0.9, 0.6, -1.0], [1.0, 0.0, -0.5, 0.7], [-1.2, 0.3, 1.4, 0.0], [0.0, 0.8, -0.3, 1.1]]
+
+
+def laws_of(table: list[list[float]], sampling: Sampling) -> Tensor:
+    """Next-token law (V, V) that the settings make of the table."""
+    return distribution(torch.tensor(table, dtype=torch.float64)[None], sampling).probs[0]
+
+
+def sample(
+    table: list[list[float]],
+    drafter: Drafter,
+    count: int,
+    sampling: Sampling,
+    *,
+    prompt: list[int] | None = None,
+    rows: int = ROWS,
+    seed: int = 0,
+    **options: Any,
+) -> Tensor:
+    """Emitted tokens (rows, count) of that many equal prompts."""
+    texts: list[list[int]] = [[] for _ in range(rows)]
+    rng = torch.Generator().manual_seed(seed)
+    target = Target(table_model(table))
+    prompts = [prompt or [0]] * rows
+    for step in decode(target, drafter, prompts, Limits(count), sampling, rng=rng, **options):
+        for row, tokens in zip(step.rows, step.tokens, strict=True):
+            texts[row] += tokens
+    return torch.tensor(texts)  # all rows have the same length, or this fails
+
+
+def distances(found: Tensor, laws: Tensor, start: int = 0) -> list[float]:
+    """Total variation between each position's frequencies and its exact law."""
+    law = torch.zeros(len(laws), dtype=torch.float64)
+    law[start] = 1
+    gaps = []
+    for position in range(found.shape[1]):
+        law = law @ laws
+        seen = torch.bincount(found[:, position], minlength=len(laws)) / len(found)
+        gaps.append(float((seen - law).abs().sum() / 2))
+    return gaps
+
+
+def joint_chance(found: Tensor, laws: Tensor, start: int = 0) -> float:
+    """Chance that a correct sampler is further from the joint law of three neighbouring tokens (G-test)."""
+    size = len(laws)
+    joint = torch.einsum("a,ab,bc->abc", laws[start], laws, laws).flatten()
+    seen = torch.bincount((found[:, 0] * size + found[:, 1]) * size + found[:, 2], minlength=size**3).double()
+    assert bool((seen[joint == 0] == 0).all()), "an impossible text"
+    seen, expected = seen[joint > 0], joint[joint > 0] * len(found)
+    statistic = 2 * (seen * (seen / expected).clamp(min=1e-300).log()).sum()
+    return float(torch.special.gammaincc(torch.tensor((len(seen) - 1) / 2).double(), statistic / 2))
+
+
+def check(found: Tensor, laws: Tensor, start: int = 0) -> None:
+    assert max(distances(found, laws, start)) < 0.02
+    assert joint_chance(found, laws, start) > 1e-4
+
+
+DRAFTS: dict[str, tuple[Any, int, dict[str, Any]]] = {
+    # drafter, tokens emitted (K + 1, so that the first block is whole and its bonus token is among them), options
+    "plain": (lambda: NoDrafter(), 4, {}),
+    "chain": (lambda: TableDrafter(OTHER, 4), 5, {}),
+    "chain of one": (lambda: TableDrafter(OTHER, 1), 4, {}),
+    "chain, block rule": (lambda: TableDrafter(OTHER, 4), 5, {"rule": "block"}),
+    "the target's own law": (lambda: TableDrafter(THREE, 3), 4, {}),
+    "chosen chain": (lambda: TableDrafter(OTHER, 3, how="chosen"), 4, {}),
+    "tree, siblings drawn independently": (lambda: TableDrafter(OTHER, 2, width=2), 4, {}),
+    "tree, siblings drawn without replacement": (lambda: TableDrafter(OTHER, 2, width=2, how="without"), 4, {}),
+    "tree, all siblings without replacement": (lambda: TableDrafter(OTHER, 2, width=3, how="without"), 4, {}),
+    "tree, chosen siblings": (lambda: TableDrafter(OTHER, 2, width=2, how="chosen"), 4, {}),
+}
+
+
+@pytest.mark.parametrize("name", DRAFTS)
+def test_the_law_is_the_target_s(name: str) -> None:
+    build, count, options = DRAFTS[name]
+    found = sample(THREE, build(), count, Sampling(1.0), **options)
+    check(found, laws_of(THREE, Sampling(1.0)))
+    assert len(torch.unique(found, dim=0)) > 50
+
+
+REDUCED: dict[str, tuple[Any, dict[str, Any]]] = {
+    "chain": (lambda: TableDrafter(FOREIGN, 3, vocab=[0, 2, 3]), {}),
+    "chain, block rule": (lambda: TableDrafter(FOREIGN, 3, vocab=[1, 2]), {"rule": "block"}),
+    "tree": (lambda: TableDrafter(FOREIGN, 2, width=2, vocab=[0, 2, 3]), {}),
+    "tree without replacement": (lambda: TableDrafter(FOREIGN, 2, width=2, how="without", vocab=[0, 2, 3]), {}),
+    "one token": (lambda: TableDrafter(FOREIGN, 3, vocab=[2]), {}),
+}
+
+
+@pytest.mark.parametrize("name", REDUCED)
+def test_a_reduced_draft_vocabulary_keeps_the_law(name: str) -> None:
+    build, options = REDUCED[name]
+    check(sample(FOUR, build(), 4, Sampling(1.0), **options), laws_of(FOUR, Sampling(1.0)))
+
+
+@pytest.mark.parametrize(
+    ("sampling", "rule"),
+    [
+        (Sampling(0.5), "exact"),
+        (Sampling(top_k=2), "exact"),
+        (Sampling(1.2, top_p=0.7), "block"),
+        (Sampling(0.9, top_k=3, top_p=0.9, min_p=0.1), "exact"),
+    ],
+    ids=str,
+)
+def test_filters_reach_every_position(sampling: Sampling, rule: str) -> None:
+    found = sample(FOUR, TableDrafter(FOREIGN, 3), 4, sampling, rule=rule)
+    check(found, laws_of(FOUR, sampling))
+
+
+@pytest.mark.parametrize(("small_lm", "rule"), [("lstm", "exact"), ("context", "exact"), ("context", "block")])
+def test_a_trained_drafter_keeps_the_law(small_lm: str, rule: str) -> None:
+    target = Target(table_model(FOUR))
+    drafter = semi_drafter(target, torch.tensor([0, 1, 3]), small_lm=small_lm, num_heads=1)
+    found = sample(FOUR, drafter, 4, Sampling(1.0), prompt=[2, 3, 0], rule=rule)
+    check(found, laws_of(FOUR, Sampling(1.0)))
+
+
+class Overconfident(TableDrafter):
+    """Takes its best token and says that it sampled: the published fault (H05)."""
+
+    def propose(self, *arguments: Any) -> Draft:
+        draft = super().propose(*arguments)
+        tokens, law = [], self.laws[arguments[0].last()[:, 0]]
+        for _ in range(draft.count):
+            tokens.append(law.argmax(-1))
+            law = self.laws[tokens[-1]]
+        return Draft.chain(torch.stack(tokens, 1), draft.probs)
+
+
+class Dishonest(TableDrafter):
+    """Samples from one law and reports another."""
+
+    def propose(self, *arguments: Any) -> Draft:
+        draft = super().propose(*arguments)
+        return Draft.chain(draft.tokens, (draft.probs * 0.5).softmax(-1))
+
+
+@pytest.mark.parametrize(("kind", "rule"), [(Overconfident, "exact"), (Overconfident, "block"), (Dishonest, "exact")])
+def test_a_draft_that_lies_about_its_law_is_seen_by_these_tests(kind: type[TableDrafter], rule: str) -> None:
+    found = sample(THREE, kind(OTHER, 2), 3, Sampling(1.0), rule=rule)
+    laws = laws_of(THREE, Sampling(1.0))
+    assert max(distances(found, laws)) > 0.025 and joint_chance(found, laws) < 1e-9
+
+
+def test_without_verification_the_law_is_not_the_target_s() -> None:
+    found = sample(THREE, TableDrafter(OTHER, 2), 3, Sampling(1.0), rule="none")
+    assert max(distances(found, laws_of(THREE, Sampling(1.0)))) > 0.1
+    first = torch.bincount(found[:, 0], minlength=3) / ROWS
+    assert float((first - laws_of(OTHER, Sampling(1.0))[0]).abs().max()) < 0.02  # it is the draft's
