@@ -13,6 +13,7 @@ from typing import Any
 from jsonargparse import ArgumentParser, Namespace, set_parsing_settings
 from rich.console import Console
 from rich.table import Table
+from transformers.utils import logging as hf_logging
 
 from semiar import api
 from semiar.bench.metrics import read_trace, summarise
@@ -41,6 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = [word for word in words if word != "--debug"]
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    hf_logging.set_verbosity_error()
+    hf_logging.disable_progress_bar()
     try:
         options = parser().parse_args(words)
         verb, chosen = options.verb, options[options.verb]

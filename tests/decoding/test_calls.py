@@ -151,14 +151,14 @@ def test_block_rule_in_greedy_decoding_is_the_ordinary_rule() -> None:
 
 
 def test_block_rule_accepts_more() -> None:
-    target, drafter = target_of("llama"), noisy_drafter(target_of("llama").lm, 4, noise=0.08)
+    target = Target(table_model([[1.0, 0.2, -0.5], [0.0, 1.5, 0.3], [-1.0, 0.4, 0.6]]))
+    drafter = TableDrafter([[0.5, 0.8, -0.4], [0.6, 0.9, 0.5], [-0.5, 0.1, 0.8]], 4)
     passes = []
     for rule in ("exact", "block"):
         rng = torch.Generator().manual_seed(0)
-        prompts = prompts_of(96, [5] * 64)
-        steps = decode(target, drafter, prompts, Limits(40), Sampling(1.0), rng=rng, rule=rule)
+        steps = decode(target, drafter, [[0]] * 400, Limits(40), Sampling(1.0), rng=rng, rule=rule)
         passes.append(sum(len(step.rows) for step in steps))
-    assert passes[1] < passes[0]
+    assert passes[1] < 0.99 * passes[0]
 
 
 def test_rows_keep_their_number_when_others_leave(chain: Target) -> None:
@@ -168,7 +168,7 @@ def test_rows_keep_their_number_when_others_leave(chain: Target) -> None:
 
 
 def test_a_one_token_prompt_beside_long_ones() -> None:
-    """Its first round has no state to draft from; the others' past must not be lost by that."""
+    """Its first round has no state to draft from."""
     target = target_of("llama")
     drafter = semi_drafter(target, small_lm="context")
     prompts = prompts_of(96, [1, 20])

@@ -1,0 +1,74 @@
+"""What a drafter proposed in the loop, and what it would say of the same texts in training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from kit.models import TestDrafter
+from torch import Tensor
+
+from semiar.core.draft import Draft
+from semiar.core.sampling import Sampling, distribution
+from semiar.decoding import Limits, decode
+from semiar.drafters import Context, Drafter, State
+from semiar.targets import Target
+
+
+@dataclass
+class Proposal:
+    """The draft of one row in one round."""
+
+    text: list[int]  # committed tokens
+    tokens: list[int]
+    probs: Tensor | None  # (K, V_draft)
+
+
+class Recorder(TestDrafter):
+    """Drafts as the drafter inside does, and remembers it."""
+
+    def __init__(self, inner: Drafter):
+        super().__init__(inner.settings.num_speculative_tokens)
+        self.inner, self.layers = inner, inner.layers
+        self.seen: list[Proposal] = []
+
+    def start(self, batch: int, capacity: int, device: torch.device) -> State:
+        return self.inner.start(batch, capacity, device)
+
+    def propose(self, context: Context, state: State, *rest: Any) -> Draft:
+        draft = self.inner.propose(context, state, *rest)
+        for row, length in enumerate(context.lengths.tolist()):
+            probs = None if draft.probs is None else draft.probs[row]
+            if draft.count:
+                self.seen.append(Proposal(context.tokens[row, :length].tolist(), draft.tokens[row].tolist(), probs))
+        return draft
+
+
+def record(
+    target: Target,
+    drafter: Drafter,
+    prompts: list[list[int]],
+    count: int,
+    sampling: Sampling | None = None,
+    seed: int = 0,
+) -> tuple[list[list[int]], list[Proposal]]:
+    """Ids of every row and all proposals on the way."""
+    recorder = Recorder(drafter)
+    rows: list[list[int]] = [[] for _ in prompts]
+    rng = torch.Generator().manual_seed(seed)
+    for step in decode(target, recorder, prompts, Limits(count), sampling, rng=rng):
+        for row, tokens in zip(step.rows, step.tokens, strict=True):
+            rows[row] += tokens
+    return rows, recorder.seen
+
+
+@torch.inference_mode()
+def teacher_forced(target: Target, drafter: Drafter, proposal: Proposal, sampling: Sampling) -> Tensor:
+    """Laws (K, V_draft) that `unroll` gives for the same text and drafts, computed from nothing."""
+    tokens = torch.tensor([proposal.text + proposal.tokens])
+    hidden = target(tokens, layers=drafter.layers).hidden
+    anchors = torch.tensor([[len(proposal.text) - 2]])
+    states = list(drafter.unroll(hidden, tokens, anchors))[: len(proposal.tokens)]
+    laws = [distribution(drafter.head(state), sampling).probs[0] for state in states]
+    return torch.cat(laws)
