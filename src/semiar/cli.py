@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from jsonargparse import ArgumentParser, Namespace, set_parsing_settings
 from rich.console import Console
 from rich.table import Table
+from transformers.utils import logging
 from transformers.utils import logging as hf_logging
 
 from semiar import api
@@ -25,7 +25,7 @@ from semiar.data.chat import ChatRenderer
 from semiar.data.preview import preview
 from semiar.data.tasks.registry import load_any
 from semiar.demo.demo import DemoSettings, run_demo
-from semiar.errors import SemiarError
+from semiar.errors import ConfigError, SemiarError
 from semiar.regenerate import RegenerateSettings, regenerate
 from semiar.targets import LoadSettings, Target, load_model, load_tokenizer
 from semiar.training.config import TrainConfig
@@ -35,24 +35,32 @@ from semiar.version import __version__
 set_parsing_settings(docstring_parse_attribute_docstrings=True)
 
 
+class Parser(ArgumentParser):
+    """Says what is wrong in one line, where jsonargparse would print every option first."""
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        verb = self.prog.split()[-1] if self.prog.count(" ") else ""
+        raise ConfigError(" ".join(message.split()), "", f"see semiar {verb} --help".replace("  ", " ")) from ex
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point of the ``semiar`` command; returns the exit code."""
+    """Entry point of the ``semiar`` command; returns the exit code: 0, 1 (verify failed), 2 (wrong input), 130."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    hf_logging.set_verbosity_error()
-    hf_logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
     try:
         options = parser().parse_args(words)
         verb, chosen = options.verb, options[options.verb]
         return VERBS[verb][1](chosen) or 0
-    except SemiarError as error:
+    except (SemiarError, OSError) as error:
         if debug:
             raise
-        print(f"semiar: {error}", file=sys.stderr)
+        print(f"semiar: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
+    except SystemExit as done:  # --help, --version, --print_config
+        return int(done.code or 0)
     except KeyboardInterrupt:
         print("semiar: interrupted", file=sys.stderr)
         return 130
@@ -60,11 +68,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parser() -> ArgumentParser:
     """The whole command line; an unknown key, in a file or on the line, is an error (exit code 2)."""
-    top = ArgumentParser(prog="semiar", description="Fine-tune an LLM with its draft model; decode faster, losslessly.")
+    top = Parser(prog="semiar", description="Fine-tune an LLM with its draft model; decode faster, losslessly.")
     top.add_argument("--version", action="version", version=f"semiar {__version__}")
     verbs = top.add_subcommands(dest="verb", required=True)
     for name, (build, _, help_text) in VERBS.items():
-        one = ArgumentParser(description=f"{help_text}  Add --debug for tracebacks.")
+        one = Parser(description=f"{help_text}  Add --debug for tracebacks.")
         build(one)
         verbs.add_subcommand(name, one, help=help_text)
     return top

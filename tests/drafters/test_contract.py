@@ -171,7 +171,9 @@ def test_learning_lowers_the_loss_and_is_seen_in_the_next_draft(case: dict[str, 
         optimizer.step()
         losses.append(float(loss.detach()))
     assert losses[-1] < 0.97 * losses[0]
-    assert all(value.grad is not None and bool(value.grad.any()) for value in drafter.parameters())
+    idle = {name for name, value in drafter.named_parameters() if value.grad is None or not value.grad.any()}
+    parallel = case["small_lm"] == "none" or case.get("fusion") == "additive"  # reads h_t itself, not its features
+    assert all(parallel and name.startswith("features.") for name in idle)
     learner.eval()
     for proposal in record(target, drafter, PROMPTS[1:], 6, SAMPLED)[1]:
         wanted = teacher_forced(target, drafter, proposal, SAMPLED)

@@ -124,10 +124,12 @@ class SemiDrafter(Drafter):
     ) -> Draft:
         count = min(count, self.settings.num_speculative_tokens)
         rows = torch.arange(len(context.lengths), device=context.tokens.device)
-        if context.hidden.shape[1] == 0 or count == 0 or bool((context.fresh == 0).any()):
+        if context.hidden.shape[1] == 0:
+            return Draft.empty(len(rows), context.tokens.device)
+        memory = self._read_fresh(context, state) if isinstance(self.lm, ContextLM) else None  # now or never
+        if count == 0 or bool((context.fresh == 0).any()):
             return Draft.empty(len(rows), context.tokens.device)  # one-token prompts have no state yet
         newest = context.hidden[rows, context.fresh - 1][:, None]  # (B, 1, F, H)
-        memory = self._read_fresh(context, state) if isinstance(self.lm, ContextLM) else None
         last, distant = newest[:, :, -1], self.features(newest)
         inner = self.lm.begin(distant) if self.lm is not None else None
         ids, tokens, laws = context.last(), [], []

@@ -1,0 +1,138 @@
+"""What can be asked of a drafter, and what cannot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from kit.models import draft_settings, semi_drafter, target_of
+
+from semiar.drafters import DrafterSettings, build_drafter
+from semiar.drafters.base import resolve_layers
+from semiar.drafters.heads import choose_vocab
+from semiar.errors import ConfigError, SourceNotFound
+from semiar.targets import Target
+from semiar.targets.target import LAST
+
+
+@pytest.fixture(scope="module")
+def target() -> Target:
+    return target_of("llama")
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"architecture": "oracle"}, "oracle"),
+        ({"small_lm": "transformer"}, "transformer"),
+        ({"fusion": "sum"}, "sum"),
+        ({"fusion": "sum", "small_lm": "lstm"}, "sum"),
+        ({"fusion": "sum", "small_lm": "none"}, "sum"),
+        ({"layers": "all"}, "all"),
+        ({"num_speculative_tokens": 0}, "num_speculative_tokens"),
+        ({"draft_vocab_size": "most"}, "most"),
+        ({"draft_vocab_size": 0}, "draft_vocab_size"),
+        ({"num_heads": 3}, "3 heads"),
+        ({"num_heads": 3, "small_lm": "attention"}, "3 heads"),
+        ({"num_heads": 32, "small_lm": "context"}, "32 heads"),
+        ({"num_layers": 0}, "num_layers"),
+        ({"lora_r": -1}, "lora_r"),
+        ({"fusion": "additive", "bias_rank": 0}, "bias_rank"),
+        ({"small_lm": "hf"}, "small_lm_model"),
+    ],
+    ids=str,
+)
+def test_settings_that_cannot_be(changes: dict[str, Any], named: str, target: Target) -> None:
+    with pytest.raises(ConfigError, match=named):
+        build_drafter(draft_settings(**changes), target, None)
+
+
+def test_a_small_lm_that_is_not_there(target: Target) -> None:
+    with pytest.raises(SourceNotFound, match="nowhere"):
+        build_drafter(draft_settings(small_lm="hf", small_lm_model="./nowhere"), target, None)
+
+
+def test_heads_by_default(target: Target) -> None:
+    wide = target_of("llama", torch.float32, hidden_size=128)
+    for size, heads in ((target, 1), (wide, 2)):
+        for kind in ("context", "attention", "fixed_attention"):
+            drafter: Any = build_drafter(DrafterSettings(small_lm=kind), size, None)
+            assert getattr(drafter.lm, "heads") == heads  # noqa: B009
+
+
+@pytest.mark.parametrize(("depth", "wanted"), [(1, (0, LAST)), (2, (0, 1, LAST)), (3, (0, 1, 2, LAST)), (8, (2, 4, 5, LAST))])
+def test_low_mid_high(depth: int, wanted: tuple[int, ...]) -> None:
+    target = target_of("llama", torch.float32, num_hidden_layers=depth)
+    assert resolve_layers(DrafterSettings(layers="low_mid_high"), target) == wanted
+    assert resolve_layers(DrafterSettings(layers="last"), target) == (LAST,)
+    drafter = semi_drafter(target, layers="low_mid_high", small_lm="lstm")
+    assert drafter.layers == wanted
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2", "granite", "cohere"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"small_lm": "context"},
+        {"small_lm": "lstm", "fusion": "initial_state", "layers": "low_mid_high"},
+        {"small_lm": "gru", "fusion": "additive"},
+        {"small_lm": "none"},
+        {"small_lm": "lstm", "lora_r": 0},
+    ],
+    ids=str,
+)
+@torch.no_grad()
+def test_a_fresh_drafter_says_what_the_target_s_head_says(name: str, changes: dict[str, Any]) -> None:
+    """Every fusion and the head's update start at zero, scale and soft cap of the target included."""
+    target, vocab = target_of(name), torch.tensor([3, 8, 40, 77])
+    drafter = build_drafter(draft_settings(**changes), target, vocab).double().bind(target)
+    tokens = torch.randint(0, 96, (2, 12))
+    hidden = target(tokens, layers=drafter.layers).hidden
+    anchors = torch.tensor([[0, 4, 6], [2, 3, 5]])
+    rows = torch.arange(2)[:, None]
+    wanted = target.head(hidden[rows, anchors, -1])[..., vocab]
+    states = list(drafter.unroll(hidden, tokens, anchors))
+    assert len(states) == 4
+    for state in states:
+        torch.testing.assert_close(drafter.head(state), wanted, rtol=0, atol=1e-5)
+
+
+def test_the_head_fused_for_decoding_is_the_one_that_learns(target: Target) -> None:
+    drafter: Any = semi_drafter(target, torch.arange(0, 90, 4))
+    state = torch.randn(5, 32, dtype=torch.float64)
+    learning = drafter.head(state)
+    with torch.no_grad():
+        torch.testing.assert_close(drafter.head(state), learning, rtol=0, atol=1e-5)
+        assert drafter.draft_head.fused() is drafter.draft_head.fused()  # computed once
+        drafter.draft_head.up.weight.add_(1.0)
+        drafter.train()
+        drafter.eval()
+    learning = drafter.head(state)
+    with torch.no_grad():
+        torch.testing.assert_close(drafter.head(state), learning, rtol=0, atol=1e-5)
+
+
+def test_the_teacher_is_the_target_on_the_draft_vocabulary() -> None:
+    target = target_of("gemma2")
+    vocab = torch.tensor([1, 5, 90])
+    drafter: Any = semi_drafter(target, vocab)
+    hidden = target(torch.randint(0, 96, (1, 6))).hidden[:, :, -1]
+    torch.testing.assert_close(drafter.draft_head.teacher(hidden), target.head(hidden)[..., vocab], rtol=0, atol=1e-12)
+
+
+def test_choosing_the_draft_vocabulary() -> None:
+    counts = torch.tensor([5.0, 0.0, 9.0, 1.0, 0.0, 7.0])
+    assert choose_vocab(counts, 2, []).tolist() == [2, 5]
+    assert choose_vocab(counts, 3, [4]).tolist() == [2, 4, 5]  # an end-of-turn id that was never seen
+    assert choose_vocab(counts, 5, [1]).tolist() == [0, 1, 2, 3, 5]
+    assert choose_vocab(counts, 5, []).tolist() == [0, 2, 3, 5]  # what never occurs is not taken
+    assert choose_vocab(counts, "full", [1]) is None and choose_vocab(counts, 6, [1]) is None
+    assert counts.tolist() == [5, 0, 9, 1, 0, 7]
+
+
+def test_only_what_is_its_own_is_learned_and_saved(target: Target) -> None:
+    drafter = semi_drafter(target, torch.arange(10))
+    assert drafter.trainable and all(value.requires_grad for value in drafter.parameters())
+    total = sum(value.numel() for value in drafter.state_dict().values())
+    assert total == sum(value.numel() for value in drafter.parameters()) + 10  # and the id map
