@@ -25,7 +25,7 @@ from semiar.drafters import DrafterSettings
 from semiar.targets import load_tokenizer
 from semiar.training.config import DataSettings, OptimSettings, TrainConfig
 from semiar.training.prepare import build_pair, load_samples
-from semiar.training.run import make_trainer
+from semiar.training.run import arguments, make_trainer
 
 
 def trainer_of(config: TrainConfig, work: Path) -> tuple[Any, list[dict[str, Any]]]:
@@ -33,7 +33,8 @@ def trainer_of(config: TrainConfig, work: Path) -> tuple[Any, list[dict[str, Any
     console = Console(quiet=True)
     tokenizer = load_tokenizer(config.model)
     samples = load_samples(config, tokenizer, console)
-    trainer: Any = make_trainer(config, build_pair(config, samples, tokenizer, console), samples, work)
+    args = arguments(config, work, False)
+    trainer: Any = make_trainer(config, build_pair(config, samples, tokenizer, console), samples, args)
     trainer.create_optimizer()
     size = config.optim.per_device_train_batch_size
     return trainer, [trainer.data_collator(samples.train[i : i + size]) for i in range(0, len(samples.train), size)]

@@ -39,6 +39,14 @@ class Pair(pairs.Pair):
         ends = end_of_turn_ids(self.tokenizer, self.target.lm.generation_config.eos_token_id)
         return Limits(max_new_tokens, tuple(ends))
 
+    def check_count(self, num_speculative_tokens: int | None) -> None:
+        """Raise ``ConfigError`` for a K that this pair's drafter cannot draft."""
+        most = self.drafter.settings.num_speculative_tokens
+        if num_speculative_tokens is not None and not 0 <= num_speculative_tokens <= most:
+            raise ConfigError(
+                f"num_speculative_tokens {num_speculative_tokens}", f"0 (plain decoding) to {most}, the drafter's K"
+            )
+
     def complete(
         self,
         prompts: Sequence[Prompt],
@@ -53,6 +61,7 @@ class Pair(pairs.Pair):
 
         ``num_speculative_tokens`` 0 decodes plainly; rule ``none`` skips verification and is LOSSY.
         """
+        self.check_count(num_speculative_tokens)
         ids = [self.encode(prompt) for prompt in prompts]
         return complete_batch(
             self.target, self.drafter, self.tokenizer, ids, self.limits(max_new_tokens), sampling,
@@ -78,6 +87,7 @@ class Pair(pairs.Pair):
         top_p: float = 1.0, min_p: float = 0.0, seed: int | None = None, num_speculative_tokens: int | None = None,
     ) -> Iterator[str]:  # fmt: skip
         """Pieces of text as soon as they are certain; joined they are what `generate` returns."""
+        self.check_count(num_speculative_tokens)
         return stream_one(
             self.target, self.drafter, self.tokenizer, self.encode(prompt), self.limits(max_new_tokens),
             Sampling(temperature, top_k, top_p, min_p), seed=seed, num_speculative_tokens=num_speculative_tokens,
@@ -89,14 +99,14 @@ def load(folder: str | Path, *, dtype: str = "auto", device: str = "auto", merge
     return Pair.load(folder, LoadSettings(dtype, device, merge))  # type: ignore[return-value]
 
 
-def generate(pair: Pair | str, prompts: Prompt | Sequence[Prompt], **options: Any) -> Any:
+def generate(pair: Pair | str | Path, prompts: Prompt | Sequence[Prompt], **options: Any) -> Any:
     """`Pair.generate` for a pair or its folder."""
-    return (load(pair) if isinstance(pair, str) else pair).generate(prompts, **options)
+    return (pair if isinstance(pair, Pair) else load(pair)).generate(prompts, **options)
 
 
-def stream(pair: Pair | str, prompt: Prompt, **options: Any) -> Iterator[str]:
+def stream(pair: Pair | str | Path, prompt: Prompt, **options: Any) -> Iterator[str]:
     """`Pair.stream` for a pair or its folder."""
-    return (load(pair) if isinstance(pair, str) else pair).stream(prompt, **options)
+    return (pair if isinstance(pair, Pair) else load(pair)).stream(prompt, **options)
 
 
 def train(config: TrainConfig, *, resume: bool = False) -> Pair | None:
@@ -106,6 +116,6 @@ def train(config: TrainConfig, *, resume: bool = False) -> Pair | None:
 
 
 def _message(turn: dict[str, str]) -> Message:
-    if set(turn) < {"role", "content"}:
+    if not {"role", "content"} <= set(turn):
         raise ConfigError(f"a chat turn with the keys {sorted(turn)}", "role and content")
     return Message(turn["role"], turn["content"])

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from jsonargparse import ArgumentParser, Namespace, set_parsing_settings
+from jsonargparse import ArgumentError, ArgumentParser, Namespace, set_parsing_settings
 from rich.console import Console
 from rich.table import Table
 from transformers.utils import logging
-from transformers.utils import logging as hf_logging
 
 from semiar import api
 from semiar.bench.metrics import read_trace, summarise
@@ -25,7 +25,7 @@ from semiar.data.chat import ChatRenderer
 from semiar.data.preview import preview
 from semiar.data.tasks.registry import load_any
 from semiar.demo.demo import DemoSettings, run_demo
-from semiar.errors import ConfigError, SemiarError
+from semiar.errors import SemiarError
 from semiar.regenerate import RegenerateSettings, regenerate
 from semiar.targets import LoadSettings, Target, load_model, load_tokenizer
 from semiar.training.config import TrainConfig
@@ -33,14 +33,6 @@ from semiar.training.run import train
 from semiar.version import __version__
 
 set_parsing_settings(docstring_parse_attribute_docstrings=True)
-
-
-class Parser(ArgumentParser):
-    """Says what is wrong in one line, where jsonargparse would print every option first."""
-
-    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        verb = self.prog.split()[-1] if self.prog.count(" ") else ""
-        raise ConfigError(" ".join(message.split()), "", f"see semiar {verb} --help".replace("  ", " ")) from ex
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -59,6 +51,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(f"semiar: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
+    except ArgumentError as error:
+        print(f"semiar: {_complaint(error, words)}", file=sys.stderr)
+        return 2
     except SystemExit as done:  # --help, --version, --print_config
         return int(done.code or 0)
     except KeyboardInterrupt:
@@ -68,11 +63,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parser() -> ArgumentParser:
     """The whole command line; an unknown key, in a file or on the line, is an error (exit code 2)."""
-    top = Parser(prog="semiar", description="Fine-tune an LLM with its draft model; decode faster, losslessly.")
+    about = "Fine-tune an LLM with its draft model; decode faster, losslessly."
+    top = ArgumentParser(prog="semiar", description=about, exit_on_error=False)
     top.add_argument("--version", action="version", version=f"semiar {__version__}")
     verbs = top.add_subcommands(dest="verb", required=True)
     for name, (build, _, help_text) in VERBS.items():
-        one = Parser(description=f"{help_text}  Add --debug for tracebacks.")
+        one = ArgumentParser(description=f"{help_text}  Add --debug for tracebacks.", exit_on_error=False)
         build(one)
         verbs.add_subcommand(name, one, help=help_text)
     return top
@@ -104,7 +100,7 @@ def _pair_options(one: ArgumentParser) -> None:
 
 def _generate_options(one: ArgumentParser) -> None:
     _pair_options(one)
-    one.add_argument("prompt", type=str, nargs="?", default="-", help="the prompt; - reads standard input")
+    one.add_argument("prompt", type=str, help="the prompt; - reads standard input")
     one.add_class_arguments(Sampling, None)
     one.add_argument("--max_new_tokens", type=int, default=256)
     one.add_argument("--num_speculative_tokens", type=int | None, default=None, help="K; 0 decodes plainly")
@@ -115,9 +111,10 @@ def _generate_options(one: ArgumentParser) -> None:
 
 
 def _generate(options: Namespace) -> None:
-    pair = _load(options)
-    prompt = sys.stdin.read() if options.prompt == "-" else options.prompt
     sampling = Sampling(options.temperature, options.top_k, options.top_p, options.min_p)
+    pair = _load(options)
+    pair.check_count(options.num_speculative_tokens)
+    prompt = sys.stdin.read() if options.prompt == "-" else options.prompt
     if options.verify == "none":
         print("semiar: verify none is LOSSY: the text is not what the target would write", file=sys.stderr)
     pieces = api.stream_one(
@@ -178,7 +175,9 @@ def _verify(options: Namespace) -> int:
     pair = _load(options)
     console = Console()
     folder = options.folder or pair.run.get("samples", {}).get("folder") or None
-    records = load_any(options.task or pair.run["data"], options.split, folder, settings.prompts, settings.seed).records
+    records = load_any(
+        options.task or pair.run.get("data", ""), options.split, folder, settings.prompts, settings.seed
+    ).records
     prompts = [pair.encode(record.prompt_messages) for record in records]
     found = verify(pair, prompts, pair.limits(1).end_ids, settings, console)
     path = Path(options.run) / "certificate.json"
@@ -249,6 +248,14 @@ VERBS: dict[str, tuple[Callable[[ArgumentParser], None], Callable[[Namespace], i
 
 
 # -- helpers ---------------------------------------------------------------------------------------------------------
+
+
+def _complaint(error: Exception, words: Sequence[str]) -> str:
+    """The parser's message in one line, in the words of the command line, and where to look."""
+    verb = next((word for word in words if word in VERBS), "")
+    text = " ".join(str(error).split()).removesuffix(".")
+    text = re.sub(r"<class '(\w+)'>", r"\1", text.replace('Parser key "', 'option "'))
+    return f"{text.replace(f'{verb}.', '') if verb else text}; see semiar {verb + ' ' if verb else ''}--help"
 
 
 def _instantiate(kind: Any, options: Namespace) -> Any:

@@ -26,6 +26,7 @@ from semiar.targets.check import check_target
 from semiar.targets.lora import is_adapted, load_adapter, merged
 
 FORMAT = 1
+ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 
 
 @dataclass
@@ -74,7 +75,7 @@ class Pair:
 
     def save(self, folder: str | Path) -> None:
         """Write the folder beside its final place and move it there, so that a broken-off save leaves the old one."""
-        folder = Path(folder)
+        folder = Path(folder).expanduser().resolve()
         fresh = folder.with_name(folder.name + ".saving")
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir(parents=True)
@@ -82,13 +83,16 @@ class Pair:
             model: Any = self.target.model
             model.save_pretrained(fresh)
         elif self.adapter:
-            for name in ("adapter_config.json", "adapter_model.safetensors"):
+            for name in ADAPTER_FILES:
                 shutil.copyfile(self.adapter / name, fresh / name)
         save_drafter(self.drafter, fresh / "drafter", self.about())
         self.tokenizer.save_pretrained(fresh)
         (fresh / "run.yaml").write_text(yaml.safe_dump(self.run, sort_keys=False), encoding="utf-8")
         (fresh / "metrics.json").write_text(json.dumps(self.metrics, indent=2) + "\n", encoding="utf-8")
         folder.mkdir(parents=True, exist_ok=True)
+        for name in ADAPTER_FILES:
+            if not (fresh / name).exists():
+                (folder / name).unlink(missing_ok=True)  # of an earlier pair: it would be loaded with this one
         for item in fresh.iterdir():
             goal = folder / item.name
             if goal.is_dir():

@@ -7,6 +7,7 @@ answers is the most reliable way to raise acceptance.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from semiar.data.tasks.registry import load_any
 from semiar.decoding import Limits
 from semiar.decoding.loop import decode
 from semiar.decoding.text import Completion, Detokenizer, generator, record
-from semiar.errors import ConfigError
+from semiar.errors import ConfigError, DataError
 from semiar.pair import Pair
 
 
@@ -46,24 +47,34 @@ class RegenerateSettings:
     keep_unfinished: bool = False
     """Also write answers that hit max_new_tokens (they have no end and teach a drafter to stop there)."""
 
+    def __post_init__(self) -> None:
+        if self.batch_size < 1 or self.max_new_tokens < 1 or self.limit < 0:
+            raise ConfigError(
+                f"batch_size {self.batch_size}, max_new_tokens {self.max_new_tokens}, limit {self.limit}",
+                "at least 1, 1 and 0",
+            )
+
 
 def regenerate(pair: Pair, settings: RegenerateSettings, console: Console) -> int:
     """Write ``messages`` records with the target's answers; returns how many there are.  Ctrl-C loses one batch."""
     records = load_any(
         settings.data, settings.split, settings.folder or None, settings.limit or None, settings.seed
     ).records
-    out = Path(settings.out)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    done = _places(out)
-    left = [r for r in records if r.place not in done and r.messages]
     texts = sum(1 for r in records if not r.messages)
     if texts:
         raise ConfigError(f"{texts} plain texts without a chat", "prompts with answers", "regenerate needs prompts")
+    out = Path(settings.out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    done = _resume(out)
+    left = [r for r in records if r.place not in done]
     if done:
         console.print(f"{len(done)} samples are there already; {len(left)} to go")
     renderer = ChatRenderer(pair.tokenizer)
     ids = {id(r): renderer.prompt(r.prompt_messages) for r in left}
-    left.sort(key=lambda r: len(ids[id(r)]))
+    fitting = [r for r in left if len(ids[id(r)]) < pair.target.max_length]
+    if len(fitting) < len(left):
+        console.print(f"[yellow]skipped {len(left) - len(fitting)} prompts longer than the model's context[/]")
+    left = sorted(fitting, key=lambda r: len(ids[id(r)]))
     unfinished = 0
     with out.open("a", encoding="utf-8") as file, Progress(console=console) as bar:
         task = bar.add_task("regenerating", total=len(left))
@@ -76,7 +87,7 @@ def regenerate(pair: Pair, settings: RegenerateSettings, console: Console) -> in
     if unfinished:
         action = "kept" if settings.keep_unfinished else "written without an answer, so that training skips them"
         console.print(f"[yellow]{unfinished} answers hit max_new_tokens {settings.max_new_tokens}: {action}[/]")
-    return len(_places(out))
+    return len(_resume(out))
 
 
 def _batches(records: list[Record], size: int) -> Iterator[list[Record]]:
@@ -88,7 +99,7 @@ def _answers(pair: Pair, prompts: list[list[int]], settings: RegenerateSettings)
     ends = end_of_turn_ids(pair.tokenizer, pair.target.lm.generation_config.eos_token_id)
     done = [Completion() for _ in prompts]
     limits = Limits(settings.max_new_tokens, tuple(ends))
-    rng = generator(pair.target, settings.seed)
+    rng = generator(pair.target, settings.seed + sum(prompts[0]))  # batches do not share their random numbers
     for step in decode(pair.target, pair.drafter, prompts, limits, Sampling(settings.temperature), rng=rng):
         record(done, step)
     for completion in done:
@@ -103,8 +114,27 @@ def _row(source: Record, completion: Completion, settings: RegenerateSettings) -
     return {"messages": turns, "place": source.place, "finish_reason": completion.finish_reason}
 
 
-def _places(path: Path) -> set[str]:
+def _resume(path: Path) -> set[str]:
+    """Places of the samples in an unfinished file; a line that a killed run left in halves is cut off.
+
+    Raises ``DataError`` for a file that `regenerate` did not write.
+    """
     if not path.is_file():
         return set()
-    with path.open(encoding="utf-8") as file:
-        return {json.loads(line)["place"] for line in file if line.endswith("\n")}
+    whole, places = 0, set()
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith(b"\n"):
+                break
+            try:
+                places.add(json.loads(line)["place"])
+            except (ValueError, KeyError, TypeError) as error:
+                raise DataError(
+                    f"{path}, line {number} is not from semiar regenerate",
+                    "its own unfinished file",
+                    "choose another --out",
+                ) from error
+            whole += len(line)
+    if whole < path.stat().st_size:
+        os.truncate(path, whole)
+    return places

@@ -89,7 +89,9 @@ def test_seeds() -> None:
     texts = [call(target, drafter, 3, 24) for _ in range(2)]
     assert texts[0] == texts[1]
     rng = torch.Generator().manual_seed(5)
-    many = {str([s.tokens for s in decode(target, drafter, [[1, 2]], Limits(24), Sampling(1.0), rng=rng)]) for _ in range(5)}
+    many = {
+        str([s.tokens for s in decode(target, drafter, [[1, 2]], Limits(24), Sampling(1.0), rng=rng)]) for _ in range(5)
+    }
     assert len(many) == 5
 
 

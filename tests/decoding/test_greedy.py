@@ -159,7 +159,7 @@ def test_a_batch_of_unequal_prompts_equals_its_single_runs(end: str | None) -> N
     for (ids, reason), plain in zip(together, wanted, strict=True):
         stop = next((i + 1 for i, token in enumerate(plain) if token in ends), 48)
         assert ids == plain[:stop] and reason == ("stop" if plain[stop - 1] in ends else "length")
-    assert end is None or together[1][1] == "stop" and len(together[1][0]) <= 7
+    assert end is None or (together[1][1] == "stop" and len(together[1][0]) <= 7)
 
 
 def collect(

@@ -1,4 +1,4 @@
-"""One contract for every kind of drafter: lossless, the same when loaded, batched or teacher-forced, and able to learn."""
+"""One contract for every kind of drafter: lossless, able to learn, the same when loaded, batched or teacher-forced."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from kit.models import plain_greedy, prompts_of, semi_drafter, target_of, tiny
-from recording import Proposal, record, teacher_forced
+from kit.recording import Proposal, record, teacher_forced
 
 from semiar.core.sampling import Sampling
 from semiar.drafters import Drafter, load_drafter
@@ -58,7 +58,9 @@ def target_in(dtype: torch.dtype) -> Target:
 def tiny_lm(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A saved causal LM, smaller than the target, with the target's ids."""
     folder = tmp_path_factory.mktemp("small_lm")
-    tiny("llama", torch.float32, seed=5, hidden_size=16, num_hidden_layers=1, num_attention_heads=2).save_pretrained(folder)
+    tiny("llama", torch.float32, seed=5, hidden_size=16, num_hidden_layers=1, num_attention_heads=2).save_pretrained(
+        folder
+    )
     return str(folder)
 
 
@@ -81,7 +83,7 @@ def same(one: list[Proposal], other: list[Proposal]) -> None:
     assert len(one) == len(other) > 0
     for left, right in zip(one, other, strict=True):
         assert (left.text, left.tokens) == (right.text, right.tokens)
-        assert left.probs is None and right.probs is None or torch.equal(left.probs, right.probs)
+        assert (left.probs is None and right.probs is None) or torch.equal(left.probs, right.probs)
 
 
 @every_case

@@ -55,13 +55,16 @@ def test_a_small_lm_that_is_not_there(target: Target) -> None:
 
 def test_heads_by_default(target: Target) -> None:
     wide = target_of("llama", torch.float32, hidden_size=128)
-    for size, heads in ((target, 1), (wide, 2)):
+    odd = target_of("llama", torch.float32, hidden_size=200, head_dim=50)
+    for size, heads in ((target, 1), (wide, 2), (odd, 2)):
         for kind in ("context", "attention", "fixed_attention"):
             drafter: Any = build_drafter(DrafterSettings(small_lm=kind), size, None)
             assert getattr(drafter.lm, "heads") == heads  # noqa: B009
 
 
-@pytest.mark.parametrize(("depth", "wanted"), [(1, (0, LAST)), (2, (0, 1, LAST)), (3, (0, 1, 2, LAST)), (8, (2, 4, 5, LAST))])
+@pytest.mark.parametrize(
+    ("depth", "wanted"), [(1, (0, LAST)), (2, (0, 1, LAST)), (3, (0, 1, 2, LAST)), (8, (2, 4, 5, LAST))]
+)
 def test_low_mid_high(depth: int, wanted: tuple[int, ...]) -> None:
     target = target_of("llama", torch.float32, num_hidden_layers=depth)
     assert resolve_layers(DrafterSettings(layers="low_mid_high"), target) == wanted

@@ -1,7 +1,7 @@
 """Tiny models and drafters in memory, no network: the test kit of the reported cases.
 
-Random models are scaled so that the best token leads clearly (no near ties in float32) and outputs vary; sliding windows
-are 8 wide, so short tests cross them.  Table models have a next-token law that is known exactly.
+Random models are scaled so that the best token leads clearly (no near ties in float32) and outputs vary; sliding
+windows are 8 wide, so short tests cross them.  Table models have a next-token law that is known exactly.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def chain_table(size: int, step: int = 1, changes: dict[int, int] | None = None)
     return [[10.0 if j == following[i] else 0.0 for j in range(size)] for i in range(size)]
 
 
-# -- drafters ------------------------------------------------------------------------------------------------------------
+# -- drafters ----------------------------------------------------------------------------------------------------------
 
 
 class TestDrafter(Drafter):
@@ -307,7 +307,7 @@ def noisy_drafter(model: nn.Module, count: int = 4, *, width: int = 1, noise: fl
     return ModelDrafter(noisy_copy(model, noise), count, width=width)
 
 
-# -- targets and prompts -------------------------------------------------------------------------------------------------
+# -- targets and prompts -----------------------------------------------------------------------------------------------
 
 
 def target_of(name: str = "llama", dtype: torch.dtype = torch.float64, **options: Any) -> Target:
@@ -323,7 +323,7 @@ def prompts_of(vocab: int, lengths: Sequence[int], seed: int = 0) -> list[list[i
 
 @torch.inference_mode()
 def plain_greedy(model: Any, prompts: Sequence[Sequence[int]], count: int) -> list[list[int]]:
-    """Greedy continuations by whole uncached passes of the bare model: the reference that shares no code with the loop."""
+    """Greedy continuations by whole uncached passes of the bare model: it shares no code with the loop."""
     rows = [list(prompt) for prompt in prompts]
     for _ in range(count):
         width = max(len(row) for row in rows)
@@ -333,7 +333,7 @@ def plain_greedy(model: Any, prompts: Sequence[Sequence[int]], count: int) -> li
     return [row[len(prompt) :] for row, prompt in zip(rows, prompts, strict=True)]
 
 
-# -- trained pairs -------------------------------------------------------------------------------------------------------
+# -- trained pairs -----------------------------------------------------------------------------------------------------
 
 
 @torch.no_grad()

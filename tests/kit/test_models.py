@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from kit.models import (
     NAMES,
     ScriptDrafter,
@@ -16,7 +17,6 @@ from kit.models import (
     target_of,
     tiny,
 )
-
 from semiar.core.sampling import Sampling
 from semiar.decoding import Limits, decode
 from semiar.drafters import Context

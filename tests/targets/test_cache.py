@@ -6,8 +6,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from kit.models import target_of
+
 from semiar.targets import Cache
 
 Rows = list[list[float]]

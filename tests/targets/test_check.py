@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from kit.models import NAMES, chain_table, table_model, tiny
 from torch import Tensor
 
-from kit.models import NAMES, table_model, chain_table, tiny
 from semiar.errors import TargetError
 from semiar.targets import Cache, Target
 from semiar.targets.check import check_target

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-
 from kit.models import save_base, tiny
 from kit.tokenizers import byte_tokenizer
+
 from semiar.errors import ConfigError, SourceNotFound, TargetError
 from semiar.targets import LoadSettings, Target, load_model, load_tokenizer
 from semiar.targets.load import locate

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from kit.models import plain_greedy, prompts_of, tiny
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
 
-from kit.models import plain_greedy, prompts_of, tiny
 from semiar.errors import ConfigError, PairError, SourceNotFound
 from semiar.targets import Target
 from semiar.targets.lora import LoraSettings, attach, is_adapted, load_adapter, merged
@@ -43,8 +43,7 @@ def logits(model: Any) -> torch.Tensor:
 
 def copy_of(saved: Path, folder: Path, change: Any) -> Path:
     """The saved adapter with its tensors changed."""
-    weights = {name: value for name, value in change(load_file(saved / WEIGHTS)).items()}
-    save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
+    save_file(change(load_file(saved / WEIGHTS)), folder / WEIGHTS, metadata={"format": "pt"})
     (folder / "adapter_config.json").write_text((saved / "adapter_config.json").read_text())
     return folder
 

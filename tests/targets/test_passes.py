@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from kit.models import NAMES, WINDOW, prompts_of, tiny
 from torch import Tensor
 
-from kit.models import NAMES, WINDOW, prompts_of, tiny
 from semiar.core.draft import Draft
 from semiar.errors import TargetError
 from semiar.targets import Target
@@ -74,7 +74,7 @@ def check_round(target: Target, cache: Any, rows: list[list[int]], draft: Draft)
         torch.testing.assert_close(out.logits[index], logits, **CLOSE)
         torch.testing.assert_close(out.hidden[index], states, **CLOSE)
         paths.append(path_to(draft, index, int(torch.randint(0, tokens.shape[1], ()))))
-        row += tokens[index, paths[-1][1:]].tolist() + [int(torch.randint(0, target.vocab_size, ()))]
+        row += [*tokens[index, paths[-1][1:]].tolist(), int(torch.randint(0, target.vocab_size, ()))]
     deepest = max(map(len, paths))
     cache.keep(start, torch.tensor([path + [-1] * (deepest - len(path)) for path in paths]))
     assert cache.lengths.tolist() == [len(row) - 1 for row in rows]

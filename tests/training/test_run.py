@@ -186,7 +186,7 @@ def test_adapters_are_quiet_at_inference(config: TrainConfig) -> None:
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_with_its_step(config: TrainConfig) -> None:
-    with pytest.raises(TrainingError, match="step [2-4]"):
+    with pytest.raises(TrainingError, match=r"step [2-4]"):
         train(with_optim(config, learning_rate=1e30, max_grad_norm=1e9, warmup_steps=0, max_steps=8))
 
 

@@ -26,6 +26,7 @@ from semiar.data.chat import ChatRenderer, end_of_turn_ids
 from semiar.data.samples import Record
 from semiar.data.tasks.registry import load_any, scorer
 from semiar.decoding import Limits, decode
+from semiar.decoding.loop import RULES
 from semiar.decoding.text import Detokenizer, generator
 from semiar.errors import ConfigError
 from semiar.pair import Pair
@@ -60,8 +61,14 @@ class BenchSettings:
     """Also decode with the base model, to show what the adapter does for the task metric."""
 
     def __post_init__(self) -> None:
-        if self.prompts < 1 or self.rounds < 1:
-            raise ConfigError(f"{self.prompts} prompts, {self.rounds} rounds", "at least 1 of each")
+        if min(self.prompts, self.rounds, self.max_new_tokens) < 1:
+            raise ConfigError(
+                f"prompts {self.prompts}, rounds {self.rounds}, max_new_tokens {self.max_new_tokens}",
+                "at least 1 of each",
+            )
+        if self.rule not in RULES:
+            raise ConfigError(f"rule '{self.rule}'", f"one of {', '.join(RULES)}")
+        self.sampling()  # refuses what cannot be
 
     def sampling(self) -> Sampling:
         return Sampling(self.temperature, self.top_k, self.top_p)
@@ -69,6 +76,12 @@ class BenchSettings:
 
 def run_bench(pair: Pair, settings: BenchSettings, trace: Path, base: Target | None, console: Console) -> None:
     """Write ``trace.jsonl``: header, machine costs, every generation, task scores."""
+    most = pair.drafter.settings.num_speculative_tokens
+    if not 0 <= settings.num_speculative_tokens <= most:
+        raise ConfigError(
+            f"num_speculative_tokens {settings.num_speculative_tokens}",
+            f"0 (chosen by measuring) to {most}, the drafter's K",
+        )
     source = settings.task or pair.run.get("data", "")
     folder = settings.folder or pair.run.get("samples", {}).get("folder") or None
     records = load_any(source, settings.split, folder, settings.prompts, settings.seed).records

@@ -24,6 +24,7 @@ from torch import Tensor
 from semiar.core.sampling import Sampling, distribution
 from semiar.decoding import Limits, complete
 from semiar.decoding.text import generator
+from semiar.errors import ConfigError
 from semiar.pair import Pair
 from semiar.targets import Target
 from semiar.version import __version__
@@ -48,6 +49,17 @@ class VerifySettings:
     rule: str = "exact"
     """exact or block."""
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if min(self.prompts, self.max_new_tokens, self.samples) < 1:
+            raise ConfigError(
+                f"prompts {self.prompts}, max_new_tokens {self.max_new_tokens}, samples {self.samples}",
+                "at least 1 of each",
+            )
+        if not self.temperature > 0:
+            raise ConfigError(f"temperature {self.temperature}", "above 0; greedy decoding is always checked")
+        if self.rule not in ("exact", "block"):
+            raise ConfigError(f"rule '{self.rule}'", "exact or block: nothing else is lossless")
 
 
 @dataclass(slots=True)

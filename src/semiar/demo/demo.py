@@ -21,9 +21,9 @@ class DemoSettings:
     """Folder of the pair, its report and its certificate."""
     samples: int = 400
     """Text-to-SQL samples to learn from."""
-    refine_epochs: float = 8.0
+    refine_epochs: float = 7.0
     """Passes over them that only the drafter makes, on states computed once."""
-    prompts: int = 16
+    prompts: int = 12
     """Test prompts that are decoded both ways."""
     seed: int = 0
 
@@ -67,5 +67,5 @@ def verbs(settings: DemoSettings, base: str) -> list[list[str]]:
         [*train, "--out", joint, "--optim.learning_rate", "5e-4"],
         [*train, "--out", pair, *refine],
         ["bench", pair, "--prompts", str(settings.prompts), "--max_new_tokens", "80", "--base", "true"],
-        ["verify", pair, "--prompts", "4", "--max_new_tokens", "40", "--samples", "120"],
+        ["verify", pair, "--prompts", "4", "--max_new_tokens", "32", "--samples", "80"],
     ]

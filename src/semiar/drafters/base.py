@@ -49,6 +49,13 @@ class State:
             self.values[name] = [one[rows] for one in value] if isinstance(value, list) else value[rows]
 
 
+CHOICES = {
+    "layers": ("last", "low_mid_high"),
+    "small_lm": ("context", "lstm", "gru", "rnn", "fixed_attention", "attention", "hf", "none"),
+    "fusion": ("concat", "initial_state", "both", "additive"),
+}
+
+
 @dataclass(frozen=True)
 class DrafterSettings:
     """The shape of a drafter; saved with it."""
@@ -79,10 +86,14 @@ class DrafterSettings:
     def __post_init__(self) -> None:
         if self.num_speculative_tokens < 1:
             raise ConfigError(f"num_speculative_tokens {self.num_speculative_tokens}", "at least 1")
-        if isinstance(self.draft_vocab_size, str) and self.draft_vocab_size != "full":
-            raise ConfigError(f"draft_vocab_size '{self.draft_vocab_size}'", "a number or full")
-        if self.layers not in ("last", "low_mid_high"):
-            raise ConfigError(f"layers '{self.layers}'", "last or low_mid_high")
+        if self.draft_vocab_size != "full" and (isinstance(self.draft_vocab_size, str) or self.draft_vocab_size < 1):
+            raise ConfigError(f"draft_vocab_size '{self.draft_vocab_size}'", "a number above 0, or full")
+        for name, known in CHOICES.items():
+            if getattr(self, name) not in known:
+                raise ConfigError(f"{name} '{getattr(self, name)}'", f"{', '.join(known[:-1])} or {known[-1]}")
+        for name, least in (("lora_r", 0), ("num_layers", 1), ("num_heads", 0), ("bias_rank", 1)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name} {getattr(self, name)}", f"at least {least}")
 
 
 class Drafter(nn.Module):

@@ -21,7 +21,8 @@ from semiar.drafters.context_lm import ContextLM, Memory
 from semiar.drafters.fusion import Features, build_fusion
 from semiar.drafters.heads import DraftHead
 from semiar.drafters.hf_lm import HFSmallLM
-from semiar.drafters.small_lm import build_small_lm
+from semiar.drafters.small_lm import build_small_lm, count_heads
+from semiar.errors import PairError
 from semiar.targets.target import Target
 
 
@@ -39,12 +40,15 @@ class SemiDrafter(Drafter):
     ):
         super().__init__(settings, resolve_layers(settings, target))
         size = target.hidden_size
+        if vocab is not None and int(vocab.max()) >= target.vocab_size:
+            raise PairError(f"a draft vocabulary with token {int(vocab.max())}", f"ids below {target.vocab_size}")
         self.register_buffer("d2t", vocab)
         self.scale = embedding_scale or 1 / float(target.embedding[:4096].detach().float().std())
         self.features = Features(size, len(self.layers))
         if settings.small_lm == "context":
-            heads = settings.num_heads or max(1, size // 64)
-            self.lm: Any = ContextLM(size, heads, settings.num_layers, settings.num_speculative_tokens)
+            self.lm: Any = ContextLM(
+                size, count_heads(settings, size), settings.num_layers, settings.num_speculative_tokens
+            )
         elif settings.small_lm == "hf":
             self.lm = HFSmallLM(settings.small_lm_model, size, hf_config)
         elif settings.small_lm == "none":

@@ -141,17 +141,25 @@ class DraftedAttention(SmallLM):
         return self._run(embedded, state), state
 
 
+def count_heads(settings: DrafterSettings, size: int) -> int:
+    """Attention heads for this hidden size; left out, the most of at least 64 units that divide it into even parts."""
+    if settings.num_heads == 0:
+        return next(heads for heads in range(max(1, size // 64), 0, -1) if size % (2 * heads) == 0 or heads == 1)
+    if size % (2 * settings.num_heads):
+        raise ConfigError(
+            f"{settings.num_heads} heads for a hidden size of {size}", "a number that divides it into even parts"
+        )
+    return settings.num_heads
+
+
 def build_small_lm(settings: DrafterSettings, size: int) -> SmallLM:
     """The h_q that the settings name (``context``, ``hf`` and ``none`` are built elsewhere)."""
-    heads = settings.num_heads or max(1, size // 64)
-    if size % heads or (size // heads) % 2:
-        raise ConfigError(f"{heads} heads for a hidden size of {size}", "a number that divides it into even parts")
     kind, window = settings.small_lm, settings.num_speculative_tokens
     from_distant = settings.fusion in ("initial_state", "both")
     if kind in ("lstm", "gru", "rnn"):
         return Recurrent(kind, size, from_distant)
     if kind == "fixed_attention":
-        return FixedAttention(size, heads, window, from_distant)
+        return FixedAttention(size, count_heads(settings, size), window, from_distant)
     if kind == "attention":
-        return DraftedAttention(size, heads, settings.num_layers, window, from_distant)
+        return DraftedAttention(size, count_heads(settings, size), settings.num_layers, window, from_distant)
     raise ConfigError(f"small_lm '{kind}'", "context, lstm, gru, rnn, fixed_attention, attention, hf or none")

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from semiar.drafters.base import DrafterSettings
 from semiar.errors import ConfigError
 from semiar.targets.lora import LoraSettings
 from semiar.training.objectives import parse_loss
+
+
+def at_least(settings: Any, **bounds: float) -> None:
+    """Raise ``ConfigError`` for a field below its bound."""
+    for name, least in bounds.items():
+        if not getattr(settings, name) >= least:
+            raise ConfigError(f"{name} {getattr(settings, name)}", f"{least} or more")
 
 
 @dataclass(frozen=True)
@@ -31,8 +39,7 @@ class LossSettings:
             raise ConfigError(f"draft_weight {self.draft_weight}", "above 0 and at most 1")
         if not 0 < self.step_decay <= 1:
             raise ConfigError(f"step_decay {self.step_decay}", "above 0 and at most 1")
-        if self.anchors_per_sample < 0:
-            raise ConfigError(f"anchors_per_sample {self.anchors_per_sample}", "0 (all) or more")
+        at_least(self, anchors_per_sample=0)
 
 
 @dataclass(frozen=True)
@@ -66,6 +73,13 @@ class OptimSettings:
     seed: int = 0
     report_to: str = "none"
 
+    def __post_init__(self) -> None:
+        at_least(self, per_device_train_batch_size=1, gradient_accumulation_steps=1, logging_steps=1, save_steps=1)
+        at_least(self, learning_rate=0, drafter_learning_rate=0, weight_decay=0, warmup_steps=0, max_grad_norm=0)
+        at_least(self, save_total_limit=1, eval_steps=0, seed=0)
+        if self.max_steps < 1 and not self.num_train_epochs > 0:
+            raise ConfigError(f"num_train_epochs {self.num_train_epochs}", "above 0, or max_steps")
+
 
 @dataclass(frozen=True)
 class DataSettings:
@@ -79,6 +93,9 @@ class DataSettings:
     """Longest sample in tokens; longer answers are cut, longer prompts skipped."""
     eval_samples: int = 64
     """Samples held out of training to measure acceptance on."""
+
+    def __post_init__(self) -> None:
+        at_least(self, limit=0, max_length=2, eval_samples=0)
 
 
 @dataclass(frozen=True)
@@ -111,3 +128,5 @@ class TrainConfig:
     def __post_init__(self) -> None:
         if self.mode not in ("joint", "after", "lora"):
             raise ConfigError(f"mode '{self.mode}'", "joint, after or lora")
+        if ":" in self.device:
+            raise ConfigError(f"device '{self.device}'", "auto, cpu or cuda", "pick a GPU with CUDA_VISIBLE_DEVICES")

@@ -21,7 +21,7 @@ GIB = 1 << 30
 def estimate(trainer: Any, config: TrainConfig, pair: Pair, samples: Samples, console: Console) -> dict[str, float]:
     """Print and return seconds, peak memory (bytes) and disk (bytes) of the run, from one timed batch."""
     learns = count(trainer.model.parameters())
-    steps = _steps(config, len(samples.train))
+    steps = _steps(config, len(samples.train), trainer.args.world_size)
     seconds = _one_pass(trainer, samples, config) * steps * config.optim.gradient_accumulation_steps
     cached = config.mode == "after" and config.cache_states
     layers = len(getattr(pair.drafter, "layers", (0,)))
@@ -37,11 +37,11 @@ def estimate(trainer: Any, config: TrainConfig, pair: Pair, samples: Samples, co
     return {"seconds": seconds, "memory": memory, "disk": states + checkpoints}
 
 
-def _steps(config: TrainConfig, samples: int) -> int:
+def _steps(config: TrainConfig, samples: int, processes: int) -> int:
     optim = config.optim
     if optim.max_steps > 0:
         return optim.max_steps
-    per_step = optim.per_device_train_batch_size * optim.gradient_accumulation_steps
+    per_step = optim.per_device_train_batch_size * optim.gradient_accumulation_steps * processes
     return max(1, round(optim.num_train_epochs * -(-samples // per_step)))
 
 

@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from semiar.drafters.base import load_weights
-from semiar.errors import TrainingError
+from semiar.errors import ConfigError, TrainingError
 from semiar.targets.target import Target
 from semiar.training.learner import IGNORED, DraftLearner
 
@@ -38,6 +38,10 @@ class DraftLossMixin:
     def attach_drafter(self, target: Target, learner: DraftLearner, learning_rate: float) -> None:
         """Make a drafter part of the model, to be trained with its own learning rate.  Call before ``train``."""
         trainer: Any = self
+        if getattr(trainer.args, "packing", False) or getattr(trainer.args, "padding_free", False):
+            raise ConfigError(
+                "packing or padding_free", "one sample per row", "drafts must not run on into the next sample"
+            )
         self.target, self.learner, self.drafter_learning_rate, self.sums = target, learner, learning_rate, {}
         if trainer.model is not learner:
             trainer.model.draft_learner = learner
@@ -56,9 +60,10 @@ class DraftLossMixin:
         trainer: Any = self
         tokens, labels = inputs["input_ids"], inputs["labels"]
         self.target.watch(self.learner.drafter.layers)
-        loss, outputs = super().compute_loss(  # type: ignore[misc]
-            model, inputs, return_outputs=True, num_items_in_batch=num_items_in_batch
+        loss = super().compute_loss(  # type: ignore[misc]
+            model, inputs, return_outputs=return_outputs, num_items_in_batch=num_items_in_batch
         )
+        loss, outputs = loss if return_outputs else (loss, None)
         hidden = self.target.read(self.learner.drafter.layers)
         if self.learner.settings.detach_hidden:
             hidden = hidden.detach()
@@ -98,7 +103,9 @@ class DraftLossMixin:
         trainer: Any = self
         if "loss" in logs and self.sums.get("passes"):
             updates = self.sums.pop("passes") / max(1, trainer.args.gradient_accumulation_steps)
-            logs |= {name: round(value / updates, 4) for name, value in self.sums.items() if name != "loss"}
+            parts = {name: value / updates for name, value in self.sums.items() if name != "loss"}
+            means = trainer.accelerator.reduce(torch.tensor(list(parts.values()), device=trainer.args.device), "mean")
+            logs |= {name: round(float(value), 4) for name, value in zip(parts, means, strict=True)}
             self.sums.clear()
         super().log(logs, *args, **kwargs)  # type: ignore[misc]
 

@@ -10,6 +10,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 from transformers import TrainerCallback
 
+from semiar.training.parallel import any_process
+
 SHOWN = ("loss", "lm_loss", "draft_loss", "acceptance_length")
 
 
@@ -55,7 +57,10 @@ class Progress(TrainerCallback):
 
 
 class Interruptible(TrainerCallback):
-    """While entered, the first Ctrl-C ends the run after its step, with a checkpoint; the second one at once."""
+    """While entered, the first Ctrl-C ends the run after its step, with a checkpoint; the second one at once.
+
+    Of several processes it is enough that one gets it.
+    """
 
     def __init__(self) -> None:
         self.asked = False
@@ -78,5 +83,6 @@ class Interruptible(TrainerCallback):
         self.asked = True
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.asked = any_process(self.asked, args.device)
         if self.asked:
             control.should_save = control.should_training_stop = True

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -13,12 +16,13 @@ from torch import nn
 from transformers import TrainingArguments
 
 from semiar.drafters import NoDrafter
-from semiar.errors import ConfigError, TrainingError
+from semiar.errors import ConfigError, SemiarError, TrainingError
 from semiar.pair import Pair
 from semiar.targets import load_tokenizer
 from semiar.training.config import TrainConfig
 from semiar.training.estimate import estimate
 from semiar.training.learner import DraftLearner
+from semiar.training.parallel import is_main, own_device, wait
 from semiar.training.prepare import Samples, build_pair, load_samples, run_key, warm_start
 from semiar.training.progress import Interruptible, Progress
 from semiar.training.states import Examples, StatesCollator, cache_states
@@ -33,21 +37,24 @@ def train(
     """Train as configured and save the pair in ``config.out``; a dry run stops after the estimate.
 
     Ctrl-C saves a checkpoint at the end of the step and returns None; ``resume`` continues from the newest whole one.
+    Started by ``torchrun`` or ``accelerate launch``, the processes share the work and the first one prints and saves.
     """
-    console = console or Console(stderr=True)
+    console = console if console and is_main() else Console(stderr=True, quiet=not is_main())
+    own_device()
     tokenizer = load_tokenizer(config.model)
     samples = load_samples(config, tokenizer, console)
     pair = build_pair(config, samples, tokenizer, console)
     warm_start(config, pair)
-    work = Path(config.out) / WORK
-    newest = _resume_point(work, run_key(config, samples), resume, dry_run)
-    trainer = make_trainer(config, pair, samples, work)
-    estimate(trainer, config, pair, samples, console)
     if dry_run:
-        for folder in (work, work.parent):  # the trainer made them
-            if folder.is_dir() and not any(folder.iterdir()):
-                folder.rmdir()
+        with TemporaryDirectory() as spare:  # trainers make their folder
+            args = arguments(config, Path(spare), bool(samples.held_out))
+            estimate(make_trainer(config, pair, samples, args), config, pair, samples, console)
         return None
+    work = Path(config.out) / WORK
+    args = arguments(config, work, bool(samples.held_out))  # from here on the processes know of each other
+    newest = _resume_point(work, run_key(config, samples), resume)
+    trainer = make_trainer(config, pair, samples, args)
+    estimate(trainer, config, pair, samples, console)
     if isinstance(trainer, AfterTrainer) and config.cache_states:
         _use_cached_states(trainer, config, pair, samples, work)
     stop = Interruptible()
@@ -59,25 +66,28 @@ def train(
         return None
     pair.metrics = _metrics(trainer, result.metrics)
     _detach(pair, trainer)
-    pair.save(config.out)
-    shutil.rmtree(work, ignore_errors=True)
+    if is_main():
+        pair.save(config.out)
+        shutil.rmtree(work, ignore_errors=True)
+    wait()
     console.print(f"saved the pair in {config.out}")
     return pair
 
 
-def make_trainer(config: TrainConfig, pair: Pair, samples: Samples, work: Path) -> BaseTrainer:
+def make_trainer(config: TrainConfig, pair: Pair, samples: Samples, args: TrainingArguments) -> BaseTrainer:
     """The trainer of the mode, ready to run."""
     learner = None if isinstance(pair.drafter, NoDrafter) else DraftLearner(pair.drafter, config.loss)
     kinds: dict[str, Any] = {"joint": JointTrainer, "after": AfterTrainer, "lora": LoraTrainer}
     model: nn.Module = learner if config.mode == "after" and learner else pair.target.model
     pad = pair.tokenizer.pad_token_id
-    trainer = kinds[config.mode](
-        model=model,
-        args=arguments(config, work, bool(samples.held_out)),
-        train_dataset=Examples(samples.train),
-        eval_dataset=Examples(samples.held_out) if samples.held_out else None,
-        data_collator=StatesCollator(0 if pad is None else pad),
-    )
+    with refused_options():
+        trainer = kinds[config.mode](
+            model=model,
+            args=args,
+            train_dataset=Examples(samples.train),
+            eval_dataset=Examples(samples.held_out) if samples.held_out else None,
+            data_collator=StatesCollator(0 if pad is None else pad),
+        )
     trainer.remove_callback(next((c for c in trainer.callback_handler.callbacks if "Print" in type(c).__name__), None))
     trainer.add_callback(Progress())
     trainer.target = pair.target
@@ -93,7 +103,8 @@ def arguments(config: TrainConfig, work: Path, has_eval: bool) -> TrainingArgume
     strategy = "no" if not has_eval else ("steps" if optim.eval_steps else "epoch")
     best = has_eval and optim.load_best_model_at_end
     save = "steps" if strategy == "no" or optim.eval_steps else "epoch"
-    return TrainingArguments(
+    make = refused_options()(TrainingArguments)
+    args = make(
         output_dir=str(work),
         per_device_train_batch_size=optim.per_device_train_batch_size,
         gradient_accumulation_steps=optim.gradient_accumulation_steps,
@@ -124,16 +135,31 @@ def arguments(config: TrainConfig, work: Path, has_eval: bool) -> TrainingArgume
         dataloader_pin_memory=gpu,
         disable_tqdm=True,
         ddp_find_unused_parameters=False,
+        ddp_timeout=6 * 3600,  # the first process may compute the states of a large data set alone
     )
+    args._n_gpu = min(1, args.n_gpu)  # nn.DataParallel would copy the model without its hooks
+    return args
 
 
-def _resume_point(work: Path, key: str, resume: bool, dry_run: bool) -> Path | None:
+@contextmanager
+def refused_options() -> Iterator[None]:
+    """What Hugging Face's Trainer says of an option's value, in our words."""
+    try:
+        yield
+    except SemiarError:
+        raise
+    except (ValueError, ImportError, RuntimeError) as error:
+        raise ConfigError(str(error).strip().splitlines()[0], "", "see the options below optim") from error
+
+
+def _resume_point(work: Path, key: str, resume: bool) -> Path | None:
     """The newest whole checkpoint of this very run; refuses to mix two runs in one folder."""
-    if dry_run:
-        return None
+    if is_main():
+        complete_checkpoints(work)
+    wait()  # until the half-written ones are gone
     note = work / "run.json"
     known = json.loads(note.read_text())["key"] if note.is_file() else None
-    checkpoints = complete_checkpoints(work) if work.is_dir() else []
+    checkpoints = complete_checkpoints(work)
     if resume and known is not None and known != key:
         raise TrainingError(
             f"'{work}' holds a run with other data, template or settings",
@@ -146,8 +172,10 @@ def _resume_point(work: Path, key: str, resume: bool, dry_run: bool) -> Path | N
             "--resume or an empty folder",
             "add --resume to go on, or choose another --out",
         )
-    work.mkdir(parents=True, exist_ok=True)
-    note.write_text(json.dumps({"key": key}))
+    wait()  # until everyone has read it
+    if is_main():
+        work.mkdir(parents=True, exist_ok=True)
+        note.write_text(json.dumps({"key": key}))
     return checkpoints[-1] if resume and checkpoints else None
 
 
@@ -155,7 +183,10 @@ def _use_cached_states(trainer: Any, config: TrainConfig, pair: Pair, samples: S
     examples = [*samples.train, *samples.held_out]
     key = f"{samples.key}-{config.model}-{config.adapter}-{config.dtype}"
     layers = pair.drafter.layers
-    states = cache_states(pair.target, examples, layers, work, key)
+    if is_main():
+        cache_states(pair.target, examples, layers, work, key)
+    wait()
+    states = cache_states(pair.target, examples, layers, work, key)  # everyone maps the file of the first
     split = sum(len(e["input_ids"]) for e in samples.train)
     trainer.train_dataset = Examples(samples.train, states[:split])
     if trainer.eval_dataset is not None:

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 from torch.nn import functional as F
 
-from semiar.data.batches import Collator
+from semiar.data.batches import IGNORE, Collator
 from semiar.targets.target import Target
 
 BATCH_TOKENS = 4096  # padded tokens per target pass while the file is filled
@@ -43,7 +44,7 @@ def cache_states(
     starts = [0]
     for length in lengths:
         starts.append(starts[-1] + length)
-    for batch in track(_batches(lengths), description="target states"):
+    for batch in track(_batches(lengths), description="target states", console=Console(stderr=True)):
         longest = max(lengths[i] for i in batch)
         rows = [F.pad(torch.tensor(examples[i]["input_ids"]), (0, longest - lengths[i])) for i in batch]
         with torch.inference_mode():
@@ -66,7 +67,10 @@ def _batches(lengths: Sequence[int]) -> list[list[int]]:
 
 
 class Examples(torch.utils.data.Dataset[dict[str, Any]]):
-    """Prepared samples, with their states when these have been computed."""
+    """Prepared samples, with their states when these have been computed.
+
+    An index past the last one gives a sample without targets, which teaches nothing: it fills up batches.
+    """
 
     def __init__(self, examples: Sequence[dict[str, Any]], states: Tensor | None = None):
         self.examples, self.states = examples, states
@@ -78,6 +82,11 @@ class Examples(torch.utils.data.Dataset[dict[str, Any]]):
         return len(self.examples)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
+        if index >= len(self.examples):
+            blank: dict[str, Any] = {"input_ids": [0, 0], "labels": [IGNORE, IGNORE]}
+            return (
+                blank if self.states is None else {**blank, "hidden": self.states.new_zeros(2, *self.states.shape[1:])}
+            )
         example = self.examples[index]
         if self.states is None:
             return example

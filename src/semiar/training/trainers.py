@@ -15,6 +15,7 @@ from transformers import Trainer
 from semiar.targets.target import LAST, Target
 from semiar.training.lm_loss import answer_loss, argmax_after
 from semiar.training.mixin import DraftLossMixin
+from semiar.training.parallel import Order, wait
 
 COMPLETE = "complete.json"  # written last: a checkpoint without it was broken off while it was being saved
 
@@ -32,10 +33,17 @@ class BaseTrainer(Trainer):
         super().__init__(*args, **kwargs)
         self.model_accepts_loss_kwargs = True  # have the Trainer count the answer tokens of a global batch
 
+    def _get_train_sampler(self, train_dataset: Any = None) -> Order:
+        data: Any = train_dataset or self.train_dataset
+        processes = self.args.world_size
+        whole = self.args.train_batch_size * processes if processes > 1 else 1
+        return Order(len(data), whole, self.args.seed, lambda: int(self.state.epoch or 0))
+
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
         (folder / COMPLETE).unlink(missing_ok=True)
         super()._save_checkpoint(model, trial)
+        wait()
         if self.args.should_save:
             sizes = {p.name: p.stat().st_size for p in sorted(folder.iterdir()) if p.is_file()}
             (folder / COMPLETE).write_text(json.dumps(sizes, indent=1))

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from kit.models import TestDrafter
 from torch import Tensor
 
+from kit.models import TestDrafter
 from semiar.core.draft import Draft
 from semiar.core.sampling import Sampling, distribution
 from semiar.decoding import Limits, decode
