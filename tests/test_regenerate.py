@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ def saying(text: str, context: int = 256) -> Pair:
     """A target that answers everything with ``text``, whose letters differ, and its end of turn."""
     tokenizer = byte_tokenizer()
     ids = [ord("\n"), *text.encode(), tokenizer.eos_token_id]
-    following = dict(zip(ids, ids[1:], strict=False))
+    following = dict(pairwise(ids))
     model = table_model(chain_table(SIZE, changes=following), context=context)
     return Pair(Target(model), ScriptDrafter(lambda row, k: [following.get(row[-1], 0)], 3), tokenizer, "table")
 

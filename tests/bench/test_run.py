@@ -118,7 +118,7 @@ def test_a_pair_without_a_drafter_can_be_measured(task: Path, tmp_path: Path, pa
 
 
 def test_the_numbers_of_a_known_chain() -> None:
-    """H34: 0 1 .. 7 0; the draft says 0 after 3; 12 tokens from [0] take 3 passes with 4 + 4 + 2 drafted, 9 accepted."""
+    """H34: the draft says 0 after 3; 12 tokens from [0] take 3 passes with 4 + 4 + 2 drafted and 9 accepted."""
     drafter = TableDrafter(chain_table(8, changes={3: 0}), 4)
     target = Target(table_model(chain_table(8)))
     pair = Pair(target, drafter, byte_tokenizer(), "chain")
@@ -147,7 +147,7 @@ def test_a_count_that_the_drafter_cannot_draft_is_refused(pair: Pair, task: Path
     assert not (tmp_path / "trace.jsonl").exists()
 
 
-# -- choosing K ----------------------------------------------------------------------------------------------------------
+# -- choosing K --------------------------------------------------------------------------------------------------------
 
 
 def machine(verify: list[float], draft: list[float], betas: list[float], overhead: float = 0.0) -> Machine:

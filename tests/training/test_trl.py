@@ -99,7 +99,7 @@ def test_the_draft_loss_reaches_the_adapter_through_trls_own_pass(base: Path, tm
         assert any(bool(value.any()) for value in ups) is not detach
 
 
-@pytest.mark.parametrize("option", [{"packing": True}, {"padding_free": True}])
-def test_rows_that_hold_several_samples_are_refused(base: Path, tmp_path: Path, option: dict[str, bool]) -> None:
+@pytest.mark.parametrize("option", [{"packing": True}, {"padding_free": True, "max_length": None}])
+def test_rows_that_hold_several_samples_are_refused(base: Path, tmp_path: Path, option: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="packing"):
         trainer_on(base, tmp_path, **option)

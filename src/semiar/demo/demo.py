@@ -19,7 +19,7 @@ class DemoSettings:
 
     out: str = "runs/demo"
     """Folder of the pair, its report and its certificate."""
-    samples: int = 400
+    samples: int = 340
     """Text-to-SQL samples to learn from."""
     refine_epochs: float = 7.0
     """Passes over them that only the drafter makes, on states computed once."""
@@ -67,5 +67,5 @@ def verbs(settings: DemoSettings, base: str) -> list[list[str]]:
         [*train, "--out", joint, "--optim.learning_rate", "5e-4"],
         [*train, "--out", pair, *refine],
         ["bench", pair, "--prompts", str(settings.prompts), "--max_new_tokens", "80", "--base", "true"],
-        ["verify", pair, "--prompts", "4", "--max_new_tokens", "32", "--samples", "80"],
+        ["verify", pair, "--prompts", "3", "--max_new_tokens", "32", "--samples", "60"],
     ]
