@@ -149,7 +149,7 @@ def report(out: Path, console: Console) -> None:
     (out / "metrics.json").write_text(json.dumps(asdict(metrics), indent=2) + "\n", encoding="utf-8")
     write_report(trace, metrics, out / "report.html")
     console.print(terminal_table(metrics))
-    console.print(f"report: {out / 'report.html'}")
+    console.print(f"report: {out / 'report.html'}", soft_wrap=True)
 
 
 def _report_options(one: ArgumentParser) -> None:
@@ -183,7 +183,7 @@ def _verify(options: Namespace) -> int:
     path = Path(options.run) / "certificate.json"
     path.write_text(json.dumps(asdict(found), indent=2) + "\n", encoding="utf-8")
     console.print(certificate_table(found))
-    console.print(f"certificate: {path}")
+    console.print(f"certificate: {path}", soft_wrap=True)
     return 0 if found.passed else 1
 
 
@@ -224,7 +224,7 @@ def _regenerate_options(one: ArgumentParser) -> None:
 def _regenerate(options: Namespace) -> None:
     console = Console()
     total = regenerate(_load(options), _instantiate(RegenerateSettings, options), console)
-    console.print(f"{total} samples in {options.out}")
+    console.print(f"{total} samples in {options.out}", soft_wrap=True)
 
 
 def _demo_options(one: ArgumentParser) -> None:

@@ -14,6 +14,7 @@ from semiar.core.sampling import Sampling
 from semiar.core.theory import best_count
 from semiar.decoding import Limits, decode
 from semiar.decoding.text import generator
+from semiar.drafters import NoDrafter
 from semiar.drafters.base import Context
 from semiar.pair import Pair
 
@@ -36,7 +37,7 @@ def calibrate(
 ) -> Machine:
     """Measure on the pair's own prompts; takes a few seconds."""
     console.print("measuring this machine ...")
-    most = pair.drafter.settings.num_speculative_tokens if pair.drafter.trainable else 0
+    most = 0 if isinstance(pair.drafter, NoDrafter) else pair.drafter.settings.num_speculative_tokens
     machine = Machine()
     typical = sorted(prompts, key=len)[len(prompts) // 2]
     machine.context = len(typical)

@@ -62,7 +62,9 @@ def train(
     with stop:
         result = trainer.train(resume_from_checkpoint=str(newest) if newest else None)
     if stop.asked:
-        console.print(f"stopped at step {trainer.state.global_step}; go on with the same command and --resume")
+        console.print(
+            f"stopped at step {trainer.state.global_step}; go on with the same command and --resume", soft_wrap=True
+        )
         return None
     pair.metrics = _metrics(trainer, result.metrics)
     _detach(pair, trainer)
@@ -70,7 +72,7 @@ def train(
         pair.save(config.out)
         shutil.rmtree(work, ignore_errors=True)
     wait()
-    console.print(f"saved the pair in {config.out}")
+    console.print(f"saved the pair in {config.out}", soft_wrap=True)
     return pair
 
 
