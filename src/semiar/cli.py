@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from jsonargparse import ArgumentError, ArgumentParser, Namespace, set_parsing_settings
 from rich.console import Console
-from rich.table import Table
 from transformers.utils import logging
 
 from semiar import api
-from semiar.bench.metrics import read_trace, summarise
-from semiar.bench.report import terminal_table, write_report
+from semiar.bench.report import redraw
 from semiar.bench.run import BenchSettings, run_bench
-from semiar.bench.verify import VerifySettings, verify
+from semiar.bench.verify import VerifySettings, publish, verify
 from semiar.core.sampling import Sampling
 from semiar.data.chat import ChatRenderer
 from semiar.data.preview import preview
@@ -81,16 +77,12 @@ def _train_options(one: ArgumentParser) -> None:
     one.add_argument("--config", action="config", help="YAML recipe; options after it override it")
     one.add_class_arguments(TrainConfig, None)
     one.add_argument("--resume", type=bool, default=False, nargs="?", const=True, help="continue an interrupted run")
-    one.add_argument(
-        "--dry_run", "--dry-run", type=bool, default=False, nargs="?", const=True, help="stop after the estimate"
-    )
+    one.add_argument("--dry_run", "--dry-run", type=bool, default=False, nargs="?", const=True, help="only estimate")
 
 
 def _train(options: Namespace) -> int:
-    resume, dry_run = options.pop("resume"), options.pop("dry_run")
-    options.pop("config", None)
-    parts = _instantiate(TrainConfig, options)
-    return 0 if train(parts, resume=resume, dry_run=dry_run) or dry_run else 130
+    done = train(_instantiate(TrainConfig, options), resume=options.resume, dry_run=options.dry_run)
+    return 0 if done or options.dry_run else 130
 
 
 def _pair_options(one: ArgumentParser) -> None:
@@ -105,9 +97,7 @@ def _generate_options(one: ArgumentParser) -> None:
     one.add_argument("--max_new_tokens", type=int, default=256)
     one.add_argument("--num_speculative_tokens", type=int | None, default=None, help="K; 0 decodes plainly")
     one.add_argument("--seed", type=int | None, default=None)
-    one.add_argument(
-        "--verify", type=str, default="exact", help="exact, block, or none (LOSSY: drafts go out unverified)"
-    )
+    one.add_argument("--verify", type=str, default="exact", help="exact, block, or none (LOSSY: unverified drafts)")
 
 
 def _generate(options: Namespace) -> None:
@@ -134,22 +124,12 @@ def _bench_options(one: ArgumentParser) -> None:
 
 def _bench(options: Namespace) -> None:
     settings = _instantiate(BenchSettings, options)
-    out = Path(options.out or Path(options.run) / "bench")
     pair = _load(options)
+    out = Path(options.out) if options.out else _results(options) / "bench"
     console = Console()
     base = Target(load_model(pair.base, _settings(options))) if settings.base else None
     run_bench(pair, settings, out / "trace.jsonl", base, console)
-    report(out, console)
-
-
-def report(out: Path, console: Console) -> None:
-    """Metrics, table and page of the trace in `out`; works without a model."""
-    trace = read_trace(out / "trace.jsonl")
-    metrics = summarise(trace)
-    (out / "metrics.json").write_text(json.dumps(asdict(metrics), indent=2) + "\n", encoding="utf-8")
-    write_report(trace, metrics, out / "report.html")
-    console.print(terminal_table(metrics))
-    console.print(f"report: {out / 'report.html'}", soft_wrap=True)
+    redraw(out, console)
 
 
 def _report_options(one: ArgumentParser) -> None:
@@ -157,7 +137,7 @@ def _report_options(one: ArgumentParser) -> None:
 
 
 def _report(options: Namespace) -> None:
-    report(Path(options.folder), Console())
+    redraw(Path(options.folder), Console())
 
 
 def _verify_options(one: ArgumentParser) -> None:
@@ -175,31 +155,12 @@ def _verify(options: Namespace) -> int:
     pair = _load(options)
     console = Console()
     folder = options.folder or pair.run.get("samples", {}).get("folder") or None
-    records = load_any(
-        options.task or pair.run.get("data", ""), options.split, folder, settings.prompts, settings.seed
-    ).records
+    source = options.task or pair.run.get("data", "")
+    records = load_any(source, options.split, folder, settings.prompts, settings.seed).records
     prompts = [pair.encode(record.prompt_messages) for record in records]
     found = verify(pair, prompts, pair.limits(1).end_ids, settings, console)
-    path = Path(options.run) / "certificate.json"
-    path.write_text(json.dumps(asdict(found), indent=2) + "\n", encoding="utf-8")
-    console.print(certificate_table(found))
-    console.print(f"certificate: {path}", soft_wrap=True)
+    publish(found, _results(options) / "certificate.json", console)
     return 0 if found.passed else 1
-
-
-def certificate_table(found: Any) -> Table:
-    """What `verify` checked, for the terminal."""
-    table = Table(title="lossless" if found.passed else "[red]NOT lossless[/]", show_header=False)
-    tests = [t for t in found.sampling if t["mode"] == "speculative"]
-    worst = min((t["p_value"] for t in tests), default=1.0)
-    table.add_row("greedy tokens equal to plain decoding", f"{found.greedy_tokens:,} on {found.greedy_prompts} prompts")
-    table.add_row("drafts accepted among them", f"{found.greedy_accepted_drafts:,}")
-    table.add_row("near ties (listed in the certificate)", str(len(found.ties)))
-    table.add_row("differences", str(len(found.differences)))
-    table.add_row("sampled texts / tokens tested", f"{found.sampled_texts:,} / {found.sampled_tokens:,}")
-    table.add_row(f"smallest p-value of {len(tests)} positions", f"{worst:.4f}")
-    table.add_row("precision", found.dtype)
-    return table
 
 
 def _data_options(one: ArgumentParser) -> None:
@@ -271,6 +232,12 @@ def _instantiate(kind: Any, options: Namespace) -> Any:
 
 def _settings(options: Namespace) -> LoadSettings:
     return _instantiate(LoadSettings, options.load)
+
+
+def _results(options: Namespace) -> Path:
+    """Where findings about a pair go: its own folder; for a pair on the hub, a folder here that is named like it."""
+    folder = Path(options.run).expanduser()
+    return folder if folder.is_dir() else Path(options.run.replace("/", "--"))
 
 
 def _load(options: Namespace) -> api.Pair:

@@ -102,6 +102,16 @@ def test_one_row_of_one_token_at_a_time(name: str) -> None:
         check_round(target, cache, [row], Draft.empty(1))
 
 
+@pytest.mark.parametrize("name", ["mistral", "qwen2_window", "gemma3"])
+def test_a_draft_longer_than_the_window(name: str) -> None:
+    target = target_named(name)
+    rows = prompts_of(target.vocab_size, [2, 12])
+    cache, _ = prefilled(target, rows, 64, 64)
+    check_round(target, cache, rows, Draft.chain(torch.randint(0, target.vocab_size, (2, WINDOW + 3))))
+    parents = torch.cat([torch.zeros(2, 1), torch.arange(WINDOW + 2).expand(2, -1)], 1).long()  # two branches, one long
+    check_round(target, cache, rows, Draft(torch.randint(0, target.vocab_size, (2, WINDOW + 3)), parents))
+
+
 @pytest.mark.parametrize("name", ["llama", "phi3", "gemma2"])
 def test_chain_without_a_mask_is_a_tree_with_one(name: str) -> None:
     target = target_named(name)

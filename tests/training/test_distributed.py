@@ -96,14 +96,15 @@ def weights(folder: Path) -> dict[str, Tensor]:
 @pytest.mark.slow
 def test_two_processes_equal_one(config: TrainConfig, tmp_path: Path) -> None:
     two = jobs_for(config, tmp_path, tmp_path / "two", 4)
-    broken = replace(two["joint7"], out=str(tmp_path / "broken"))
-    jobs = [*map(job, two.values()), job(broken, interrupt=3), job(broken, resume=True)]
+    whole = with_optim(two["joint8"], per_device_train_batch_size=1, max_steps=8)  # 4 steps an epoch
+    whole, broken = (replace(whole, out=str(tmp_path / name)) for name in ("whole", "broken"))
+    jobs = [*map(job, [*two.values(), whole]), job(broken, interrupt=5), job(broken, resume=True)]
     done = launch(jobs, tmp_path)
     assert done.returncode == 0, done.stderr[-4000:]
     assert done.stdout == ""
-    assert done.stderr.count("saved the pair in") == len(two) + 1  # only one of them speaks
+    assert done.stderr.count("saved the pair in") == len(two) + 2  # only one of them speaks
     assert done.stderr.count("samples to learn from") == len(jobs)
-    assert done.stderr.count("stopped at step 3") == 1
+    assert done.stderr.count("stopped at step 5") == 1
     for number, (name, config_of_two) in enumerate(two.items()):
         seen = [json.loads((tmp_path / f"job{number}-rank{rank}.json").read_text()) for rank in (0, 1)]
         one = jobs_for(config, tmp_path, tmp_path / "one", 8)[name]
@@ -116,8 +117,8 @@ def test_two_processes_equal_one(config: TrainConfig, tmp_path: Path) -> None:
         for key, value in first.items():
             assert torch.allclose(value, second[key], atol=2e-5), (name, key)
         assert not (Path(config_of_two.out) / WORK).exists()
-    whole, again = weights(Path(two["joint7"].out)), weights(Path(broken.out))
-    assert all(torch.equal(value, again[key]) for key, value in whole.items())
+    first, second = weights(Path(whole.out)), weights(Path(broken.out))
+    assert all(torch.equal(value, second[key]) for key, value in first.items())
 
 
 def compare(one: dict[str, Any], two: dict[str, Any], name: str) -> None:

@@ -10,6 +10,7 @@ import torch
 from datasets import Dataset
 from safetensors.torch import load_file
 from torch import Tensor
+from transformers import Trainer, TrainingArguments
 
 from semiar.drafters import DrafterSettings, build_drafter
 from semiar.errors import ConfigError
@@ -18,6 +19,7 @@ from semiar.targets.lora import LoraSettings, attach
 from semiar.training.config import LossSettings
 from semiar.training.learner import DraftLearner
 from semiar.training.mixin import DRAFTER_FILE, DraftLossMixin
+from semiar.training.states import Examples, StatesCollator
 
 from .conftest import ROWS
 
@@ -97,6 +99,31 @@ def test_the_draft_loss_reaches_the_adapter_through_trls_own_pass(base: Path, tm
         trainer.train()
         ups = [value for name, value in learned(trainer).items() if "lora_B" in name]
         assert any(bool(value.any()) for value in ups) is not detach
+
+
+def test_a_plain_transformers_trainer_learns_both_too(base: Path, tmp_path: Path) -> None:
+    class JointHF(DraftLossMixin, Trainer):
+        pass
+
+    torch.manual_seed(0)
+    tokenizer: Any = load_tokenizer(str(base))
+    target = Target(attach(load_model(str(base), LoadSettings("float32", "cpu")), LoraSettings(r=4)))
+    ids = [tokenizer(f"{q} {a}")["input_ids"] for q, a in ROWS]
+    args = TrainingArguments(
+        str(tmp_path), max_steps=3, logging_steps=1, learning_rate=1e-2, use_cpu=True, report_to="none",
+        per_device_train_batch_size=4, remove_unused_columns=False, disable_tqdm=True, save_strategy="no",
+    )  # fmt: skip
+    data = Examples([{"input_ids": one, "labels": one} for one in ids])
+    trainer: Any = JointHF(model=target.model, args=args, train_dataset=data, data_collator=StatesCollator(0))
+    settings = DrafterSettings(num_speculative_tokens=2, draft_vocab_size="full", lora_r=4, num_heads=2)
+    trainer.attach_drafter(target, DraftLearner(build_drafter(settings, target, None), LossSettings()), 1e-2)
+    before = learned(trainer)
+    trainer.train()
+    after = learned(trainer)
+    assert all(not torch.equal(value, after[n]) for n, value in before.items() if "lora_B" in n)
+    assert any(not torch.equal(value, after[n]) for n, value in before.items() if "draft_learner" in n)
+    logs = [entry for entry in trainer.state.log_history if "draft_loss" in entry]
+    assert len(logs) == 3 and logs[-1]["draft_loss"] < logs[0]["draft_loss"]
 
 
 @pytest.mark.parametrize("option", [{"packing": True}, {"padding_free": True, "max_length": None}])

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from rich.console import Console
 from rich.table import Table
 
-from semiar.bench.metrics import Metrics, Trace
+from semiar.bench.metrics import Metrics, Trace, read_trace, summarise
 from semiar.bench.plots import figures
 from semiar.bench.trace import Record
 
@@ -29,6 +31,16 @@ class Token:
     text: str
     origin: str  # "drafted" or "target"
     note: str  # shown when the pointer rests on it
+
+
+def redraw(folder: Path, console: Console) -> None:
+    """Metrics, table and page of the trace in `folder`; works without a model."""
+    trace = read_trace(folder / "trace.jsonl")
+    metrics = summarise(trace)
+    (folder / "metrics.json").write_text(json.dumps(asdict(metrics), indent=2) + "\n", encoding="utf-8")
+    write_report(trace, metrics, folder / "report.html")
+    console.print(terminal_table(metrics))
+    console.print(f"report: {folder / 'report.html'}", soft_wrap=True)
 
 
 def write_report(trace: Trace, metrics: Metrics, path: Path) -> None:

@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import copy
 import datetime
+import json
 import platform
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 from rich.console import Console
 from rich.progress import track
+from rich.table import Table
 from torch import Tensor
 
 from semiar.core.sampling import Sampling, distribution
@@ -190,3 +193,21 @@ def uniformity(values: Tensor) -> dict[str, float]:
     freedom = torch.tensor((BINS - 1) / 2, dtype=torch.float64)
     tail = torch.special.gammaincc(freedom, statistic.double() / 2)
     return {"chi_square": round(float(statistic), 3), "p_value": float(tail)}
+
+
+def publish(found: Certificate, path: Path, console: Console) -> None:
+    """Write the certificate and print what it says."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(asdict(found), indent=2) + "\n", encoding="utf-8")
+    table = Table(title="lossless" if found.passed else "[red]NOT lossless[/]", show_header=False)
+    tests = [t for t in found.sampling if t["mode"] == "speculative"]
+    worst = min((t["p_value"] for t in tests), default=1.0)
+    table.add_row("greedy tokens equal to plain decoding", f"{found.greedy_tokens:,} on {found.greedy_prompts} prompts")
+    table.add_row("drafts accepted among them", f"{found.greedy_accepted_drafts:,}")
+    table.add_row("near ties (listed in the certificate)", str(len(found.ties)))
+    table.add_row("differences", str(len(found.differences)))
+    table.add_row("sampled texts / tokens tested", f"{found.sampled_texts:,} / {found.sampled_tokens:,}")
+    table.add_row(f"smallest p-value of {len(tests)} positions", f"{worst:.2g}")
+    table.add_row("precision", found.dtype)
+    console.print(table)
+    console.print(f"certificate: {path}", soft_wrap=True)

@@ -68,6 +68,7 @@ def train(
         return None
     pair.metrics = _metrics(trainer, result.metrics)
     _detach(pair, trainer)
+    wait()  # another process may still be reading the best checkpoint, which goes now
     if is_main():
         pair.save(config.out)
         shutil.rmtree(work, ignore_errors=True)

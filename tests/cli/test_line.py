@@ -1,0 +1,173 @@
+"""The command line as a user meets it: recipes, help, and the whole line once."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from jsonargparse import ArgumentParser
+from kit.cli import train_words
+from rich.console import Console
+from safetensors.torch import load_file
+
+from semiar import pair as pair_module
+from semiar.cli import VERBS, main
+from semiar.decoding import loop
+from semiar.demo import demo
+
+RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_recipes_are_whole_command_lines(capsys: pytest.CaptureFixture[str], recipe: Path) -> None:
+    assert main(["train", "--config", str(recipe), "--optim.seed", "7", "--print_config"]) == 0
+    shown = yaml.safe_load(capsys.readouterr().out)
+    asked = yaml.safe_load(recipe.read_text())
+    assert shown["optim"]["seed"] == 7 and shown["mode"] == asked["mode"]
+    for section, values in asked.items():
+        assert shown[section] == (shown[section] | values if isinstance(values, dict) else values)
+
+
+def test_the_printed_configuration_is_a_recipe(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    words = ["train", "--model", "m", "--data", "d", "--out", "o", "--lora.target_modules", "[q_proj,v_proj]"]
+    assert main([*words, "--print_config"]) == 0
+    printed = capsys.readouterr().out
+    (tmp_path / "recipe.yaml").write_text(printed)
+    assert main(["train", "--config", str(tmp_path / "recipe.yaml"), "--print_config"]) == 0
+    assert capsys.readouterr().out == printed
+    assert yaml.safe_load(printed)["lora"]["target_modules"] == ["q_proj", "v_proj"]
+
+
+def test_a_dry_run_spends_nothing(capsys: pytest.CaptureFixture[str], base: Path, data: Path, tmp_path: Path) -> None:
+    assert main(train_words(base, data, tmp_path / "deep" / "run", "--dry-run")) == 0
+    out, err = capsys.readouterr()
+    assert out == "" and "4 steps" in err and "memory about" in err and "disk about" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("semiar ")
+    assert main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(verb in shown for verb in VERBS)
+    for verb in VERBS:
+        assert main([verb, "--help"]) == 0
+        assert "usage: semiar" in capsys.readouterr().out
+
+
+def test_train_generate_bench_verify_regenerate_and_train_after(
+    capsys: pytest.CaptureFixture[str],
+    base: Path,
+    data: Path,
+    run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert {p.name for p in run.iterdir()} >= {"adapter_config.json", "adapter_model.safetensors", "drafter",
+                                               "run.yaml", "metrics.json", "tokenizer.json"}  # fmt: skip
+    capsys.readouterr()
+    fp32 = ["--load.dtype", "float32"]
+    assert main(["generate", str(run), *fp32, "--max_new_tokens", "12", "what is 1 plus 1?"]) == 0
+    text, err = capsys.readouterr()
+    assert text.endswith("\n") and err == ""
+    for extra in (["--num_speculative_tokens", "0"], ["--verify", "block"]):
+        assert main(["generate", str(run), "what is 1 plus 1?", *fp32, "--max_new_tokens", "12", *extra]) == 0
+        assert capsys.readouterr().out == text  # greedy: whatever is drafted, the text is the target's
+    assert main(["generate", str(run), "x", *fp32, "--max_new_tokens", "4", "--verify", "none"]) == 0
+    assert "LOSSY" in capsys.readouterr().err
+    monkeypatch.setattr("sys.stdin", io.StringIO("what is 1 plus 1?"))
+    assert main(["generate", str(run), "-", *fp32, "--max_new_tokens", "4", "--temperature", "1", "--seed", "1"]) == 0
+
+    capsys.readouterr()
+    assert main(["bench", str(run), *fp32, "--prompts", "2", "--max_new_tokens", "10", "--base", "true"]) == 0
+    shown = capsys.readouterr().out
+    assert "speed-up" in shown and "mean acceptance length" in shown and "base / plain / speculative" in shown
+    assert json.loads((run / "bench/metrics.json").read_text())["texts"] == {"compared": 2, "equal": 2}
+    page = (run / "bench/report.html").read_text()
+    (run / "bench/report.html").unlink()
+    assert main(["report", str(run / "bench")]) == 0
+    assert (run / "bench/report.html").read_text() == page and str(run / "bench/report.html") in capsys.readouterr().out
+
+    assert main(["verify", str(run), "--prompts", "2", "--max_new_tokens", "10", "--samples", "60"]) == 0
+    assert "lossless" in capsys.readouterr().out
+    found = json.loads((run / "certificate.json").read_text())
+    assert found["passed"] and found["dtype"] == "float32" and found["greedy_tokens"] > 0
+
+    own = tmp_path / "own.jsonl"
+    words = ["regenerate", str(run), "--data", str(data), "--out", str(own), "--max_new_tokens", "8"]
+    assert main([*words, "--keep_unfinished", "true", "--limit", "12"]) == 0
+    assert f"12 samples in {own}" in capsys.readouterr().out
+    after = train_words(
+        base, own, tmp_path / "after", "--mode", "after", "--adapter", str(run), "--init_drafter", str(run)
+    )
+    assert main(after) == 0
+    assert "saved the pair in" in capsys.readouterr().err
+    kept, first = (load_file(f / "adapter_model.safetensors") for f in (tmp_path / "after", run))
+    assert all(torch.equal(kept[name], first[name]) for name in first)
+    assert main(["train", "--config", str(run / "run.yaml"), "--out", str(tmp_path / "again"), "--dry-run"]) == 0
+
+
+def test_verify_fails_when_drafts_are_believed(
+    capsys: pytest.CaptureFixture[str], copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def believe(draft: Any, law: Any, rng: Any, *, block: bool = False) -> Any:
+        return loop._unverified(draft, law, rng)
+
+    monkeypatch.setattr(loop, "accept", believe)
+    assert main(["verify", str(copy), "--prompts", "2", "--max_new_tokens", "10", "--samples", "40"]) == 1
+    shown = capsys.readouterr().out
+    assert "NOT lossless" in shown and str(copy / "certificate.json") in shown
+    found = json.loads((copy / "certificate.json").read_text())
+    assert not found["passed"] and found["differences"]
+
+
+def test_findings_about_a_pair_on_the_hub_stay_here(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(pair_module, "snapshot_download", lambda name: str(run))
+    for _ in range(2):  # a folder here must not be taken for the pair the second time
+        assert main(["bench", "you/pair", "--prompts", "1", "--max_new_tokens", "4"]) == 0
+        words = ["verify", "you/pair", "--prompts", "1", "--max_new_tokens", "4", "--samples", "20"]
+        assert main(words) == 0
+    assert (tmp_path / "you--pair/certificate.json").is_file()
+    assert (tmp_path / "you--pair/bench/report.html").is_file()
+
+
+def test_data_shows_samples_and_their_lengths(capsys: pytest.CaptureFixture[str], base: Path, data: Path) -> None:
+    assert main(["data", str(data), "--model", str(base), "--limit", "4"]) == 0
+    shown = capsys.readouterr().out
+    assert "what is 0 plus 0?" in shown and "4 samples" in shown and "longest" in shown
+
+
+def test_an_interrupt_is_code_130(
+    capsys: pytest.CaptureFixture[str], run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*args: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("semiar.cli.run_bench", interrupted)
+    assert main(["bench", str(run)]) == 130
+    assert "interrupted" in capsys.readouterr().err
+
+
+def test_the_demo_uses_options_that_exist_and_stops_at_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo, "smollm2", lambda: tmp_path / "model")
+    seen = []
+
+    def command(words: Any) -> int:
+        seen.append(words[0])
+        parser = ArgumentParser(exit_on_error=False)
+        VERBS[words[0]][0](parser)
+        parser.parse_args(words[1:])
+        return int(words[0] == "verify")
+
+    settings = demo.DemoSettings(out=str(tmp_path / "demo"), samples=20)
+    assert demo.run_demo(settings, command, Console(quiet=True)) == 1
+    assert seen[:2] == ["data", "train"] and seen[-2:] == ["bench", "verify"]

@@ -1,0 +1,34 @@
+"""Words for the command line, and what a refusal looks like."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from semiar.cli import main
+
+SMALL = [
+    "--dtype", "float32", "--lora.r", "4", "--drafter.num_speculative_tokens", "3", "--drafter.draft_vocab_size", "64",
+    "--drafter.lora_r", "4", "--drafter.num_heads", "2", "--optim.per_device_train_batch_size", "4",
+    "--optim.max_steps", "4", "--optim.bf16", "false", "--optim.logging_steps", "2", "--optim.eval_steps", "2",
+    "--samples.eval_samples", "4", "--optim.learning_rate", "1e-3",
+]  # fmt: skip
+
+
+def train_words(base: Path, data: Path, out: Path, *more: str) -> list[str]:
+    return ["train", "--model", str(base), "--data", str(data), "--out", str(out), *SMALL, *more]
+
+
+def refused(capsys: pytest.CaptureFixture[str], words: list[str], *expected: str, lines: int = 1) -> str:
+    """Exit code 2 and a last line on stderr that holds all of ``expected``."""
+    capsys.readouterr()
+    assert main(words) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and "Traceback" not in err
+    assert not lines or err.count("\n") == lines, err
+    last = err.strip().splitlines()[-1]
+    assert last.startswith("semiar: ")
+    for part in expected:
+        assert part in last, last
+    return last
