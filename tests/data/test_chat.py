@@ -1,28 +1,12 @@
 """Chat rendering (H23, H24, H26)."""
 
 import pytest
+from kit.chats import chat, learned
 from kit.tokenizers import BARE, CHATML, CHATML_BOS, byte_tokenizer
 
 from semiar.data.chat import ChatRenderer, end_of_turn_ids
 from semiar.data.samples import Message
 from semiar.errors import DataError, TargetError
-
-
-def chat(*contents, system=None):
-    roles = ("user", "assistant")
-    turns = [Message(roles[i % 2], content) for i, content in enumerate(contents)]
-    return [Message("system", system), *turns] if system else turns
-
-
-def learned(renderer, example):
-    """Runs of learned text."""
-    text, runs = renderer.tokenizer, []
-    for index, (token, target) in enumerate(zip(example.input_ids, example.targets, strict=True)):
-        if target and index and example.targets[index - 1]:
-            runs[-1].append(token)
-        elif target:
-            runs.append([token])
-    return [text.decode(run) for run in runs]
 
 
 def test_h24_only_answers_and_their_end_are_targets():

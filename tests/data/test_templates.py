@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kit.chats import chat, learned
 from kit.tokenizers import CHATML, CHATML_BOS, byte_tokenizer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from semiar.data.chat import ChatRenderer, end_of_turn_ids
-from semiar.data.samples import Message
 from semiar.errors import DataError
 
 # Templates in the manner of well-known models.
@@ -35,23 +35,6 @@ NO_END = (
     "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
     "{% if add_generation_prompt %}assistant: {% endif %}"
 )
-
-
-def chat(*contents, system=None):
-    roles = ("user", "assistant")
-    turns = [Message(roles[i % 2], content) for i, content in enumerate(contents)]
-    return [Message("system", system), *turns] if system else turns
-
-
-def learned(renderer, example):
-    """Runs of learned text."""
-    text, runs = renderer.tokenizer, []
-    for index, (token, target) in enumerate(zip(example.input_ids, example.targets, strict=True)):
-        if target and index and example.targets[index - 1]:
-            runs[-1].append(token)
-        elif target:
-            runs.append([token])
-    return [text.decode(run) for run in runs]
 
 
 def test_space_before_the_end_of_turn_is_learned():

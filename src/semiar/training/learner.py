@@ -6,13 +6,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from semiar.data.batches import IGNORE as IGNORED
 from semiar.drafters.base import Drafter
 from semiar.drafters.heads import DraftHead
 from semiar.training.chunked import chunked_sum
 from semiar.training.config import LossSettings
 from semiar.training.objectives import draft_loss, needs_teacher, parse_loss
 
-IGNORED = -100  # label of a token that is no target
 CHUNK = 2048  # rows of the (rows, draft vocabulary) product that exist at a time
 
 

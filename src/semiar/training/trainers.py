@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformers import Trainer
 
 from semiar.targets.target import LAST, Target
+from semiar.training.learner import IGNORED
 from semiar.training.lm_loss import answer_loss, argmax_after
 from semiar.training.mixin import DraftLossMixin
 from semiar.training.parallel import Order, wait
@@ -95,7 +96,7 @@ class LoraTrainer(BaseTrainer):
             with self.accelerator.autocast():
                 hidden = self.target(batch["input_ids"], logits=False).hidden[:, :, -1]
                 total += float(answer_loss(self.target, hidden, batch["labels"]))
-            count += int((batch["labels"][:, 1:] != -100).sum())
+            count += int((batch["labels"][:, 1:] != IGNORED).sum())
         return {"lm_loss": total / max(1, count)}
 
 
