@@ -17,9 +17,11 @@ def write(cache: Cache, count: int, stamp: int) -> list[list[float]]:
     """Append `count` slots to every row, as a pass does; the written values, all different."""
     batch = len(cache.lengths)
     values = stamp + torch.arange(batch * count, dtype=torch.float64).view(batch, 1, count, 1)
+    slots = cache.open(count)
+    assert slots.tolist() == [list(range(length, length + count)) for length in cache.lengths.tolist()]
     for index, buffer in enumerate(cache.buffers):
         keys, states = buffer.update(values + 0.25 * index, -values - 0.25 * index)
-        assert keys.shape[2] == states.shape[2] == cache.width
+        assert keys.shape[2] == states.shape[2] == cache.width + count
     return values[:, 0, :, 0].tolist()
 
 
@@ -27,7 +29,6 @@ def check(cache: Cache, rows: Rows) -> None:
     assert cache.lengths.tolist() == [len(row) for row in rows]
     assert cache.width == max((len(row) for row in rows), default=0)
     for index, buffer in enumerate(cache.buffers):
-        assert buffer.filled == cache.width
         for position, row in enumerate(rows):
             if row:
                 wanted = torch.tensor(row, dtype=torch.float64)[None, :, None] + 0.25 * index
@@ -35,11 +36,9 @@ def check(cache: Cache, rows: Rows) -> None:
                 assert torch.equal(buffer.values[position, :, : len(row)], -wanted)
 
 
-def keep(cache: Cache, start: int, paths: list[list[int]]) -> None:
+def keep(cache: Cache, paths: list[list[int]]) -> None:
     width = max(map(len, paths))
-    cache.keep(
-        start, torch.tensor([p + [-1] * (width - len(p)) for p in paths], dtype=torch.long).view(len(paths), width)
-    )
+    cache.keep(torch.tensor([p + [-1] * (width - len(p)) for p in paths], dtype=torch.long).view(len(paths), width))
 
 
 @settings(max_examples=60, deadline=None)
@@ -50,11 +49,10 @@ def test_any_history_equals_lists(data: st.DataObject) -> None:
     rows: Rows = [[] for _ in range(batch)]
     for step in range(data.draw(st.integers(1, 6))):
         count = data.draw(st.integers(1, 5))
-        start = cache.width
         new = write(cache, count, 1000 * (step + 1))
         slots = st.lists(st.integers(0, count - 1), unique=True).map(sorted)
         paths = [data.draw(slots) for _ in rows]
-        keep(cache, start, paths)
+        keep(cache, paths)
         for row, values, path in zip(rows, new, paths, strict=True):
             row += [values[slot] for slot in path]
         if len(rows) > 1 and data.draw(st.booleans()):
@@ -71,14 +69,13 @@ def test_join_appends_rows_whatever_the_sizes(mine: int, theirs: int, first: int
     for stamp, (count, capacity) in enumerate(((mine, first), (theirs, second))):
         cache = Cache(2, 2, capacity, torch.device("cpu"))
         new = write(cache, count, 100 * stamp)
-        keep(cache, 0, [list(range(count)), list(range(count - 1))])
+        keep(cache, [list(range(count)), list(range(count - 1))])
         rows += [new[0], new[1][:-1]]
         caches.append(cache)
     caches[0].join(caches[1])
     check(caches[0], rows)
-    start = caches[0].width
     new = write(caches[0], 3, 900)
-    keep(caches[0], start, [[0, 2], [1], [], [0, 1, 2]])
+    keep(caches[0], [[0, 2], [1], [], [0, 1, 2]])
     check(
         caches[0], [row + [n[i] for i in p] for row, n, p in zip(rows, new, [[0, 2], [1], [], [0, 1, 2]], strict=True)]
     )
@@ -87,7 +84,7 @@ def test_join_appends_rows_whatever_the_sizes(mine: int, theirs: int, first: int
 def test_join_with_rows_that_have_not_run_yet() -> None:
     cache, empty = (Cache(1, 1, 4, torch.device("cpu")) for _ in range(2))
     new = write(cache, 2, 0)
-    keep(cache, 0, [[0, 1]])
+    keep(cache, [[0, 1]])
     cache.join(empty)
     check(cache, [new[0], []])
     fresh = Cache(1, 1, 4, torch.device("cpu"))
@@ -99,7 +96,7 @@ def test_a_chain_of_one_row_moves_nothing() -> None:
     cache = Cache(1, 1, 8, torch.device("cpu"))
     write(cache, 3, 0)
     before = cache.buffers[0].keys
-    keep(cache, 0, [[0, 1]])
+    keep(cache, [[0, 1]])
     assert cache.buffers[0].keys is before and cache.width == 2
 
 
@@ -107,11 +104,10 @@ def test_growth_keeps_what_was_there_and_costs_memory_once() -> None:
     cache = Cache(1, 1, 2, torch.device("cpu"))
     kept: list[float] = []
     for step in range(5):
-        start = cache.width
         kept += write(cache, 1, 10 * step)[0]
-        keep(cache, start, [[0]])
+        keep(cache, [[0]])
     check(cache, [kept])
-    assert cache.bytes() == 2 * cache.buffers[0].capacity * 8 and cache.buffers[0].capacity > 5
+    assert cache.bytes() == 2 * cache.capacity * 8 and cache.capacity > 5
 
 
 def test_bytes_of_a_target() -> None:
@@ -126,7 +122,7 @@ def test_bytes_of_a_target() -> None:
 def test_no_rows_left() -> None:
     cache = Cache(1, 2, 4, torch.device("cpu"))
     write(cache, 1, 0)
-    keep(cache, 0, [[0], [0]])
+    keep(cache, [[0], [0]])
     cache.select(torch.tensor([], dtype=torch.long))
     assert cache.width == 0 and len(cache.lengths) == 0
 

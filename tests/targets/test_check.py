@@ -56,7 +56,7 @@ class Leaky(Target):
 
     def forward(self, tokens: Tensor, cache: Any = None, **options: Any) -> Output:
         out = super().forward(tokens, cache, **options)
-        if cache is None or cache.width == tokens.shape[1]:
+        if cache is None or cache.width == 0:
             self.total = 0.0
         self.total += 0.01 * float(tokens.sum()) if tokens.shape[1] == 4 else 0.0
         extra = self.total if cache is not None and tokens.shape[1] == 1 else 0.0
@@ -71,7 +71,7 @@ class NoRollback(Target):
     def start(self, batch: int, capacity: int = 512) -> Cache:
         cache = super().start(batch, capacity)
         keep = cache.keep
-        cache.keep = lambda start, path: keep(start, torch.arange(cache.width - start)[None])  # type: ignore[method-assign]
+        cache.keep = lambda path, chain=False: keep(torch.arange(cache.place.slots.shape[1])[None], chain=True)  # type: ignore[method-assign]
         return cache
 
 

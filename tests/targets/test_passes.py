@@ -65,7 +65,6 @@ def check_round(target: Target, cache: Any, rows: list[list[int]], draft: Draft)
     last = torch.tensor([row[-1:] for row in rows])
     tokens = torch.cat([last, draft.tokens], 1)
     depths, mask = draft.geometry()
-    start = cache.width
     out = target(tokens, cache, depths=depths, mask=mask, layers=LAYERS)
     paths = []
     for index, row in enumerate(rows):
@@ -76,7 +75,7 @@ def check_round(target: Target, cache: Any, rows: list[list[int]], draft: Draft)
         paths.append(path_to(draft, index, int(torch.randint(0, tokens.shape[1], ()))))
         row += [*tokens[index, paths[-1][1:]].tolist(), int(torch.randint(0, target.vocab_size, ()))]
     deepest = max(map(len, paths))
-    cache.keep(start, torch.tensor([path + [-1] * (deepest - len(path)) for path in paths]))
+    cache.keep(torch.tensor([path + [-1] * (deepest - len(path)) for path in paths]))
     assert cache.lengths.tolist() == [len(row) - 1 for row in rows]
 
 

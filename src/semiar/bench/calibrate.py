@@ -70,9 +70,8 @@ def _passes(pair: Pair, prompt: list[int], most: int, sampling: Sampling, machin
 
     def verify(n: int) -> Callable[[], None]:
         def run() -> None:
-            width = cache.width
             target(tokens[:, -1:].expand(1, n), cache, layers=drafter.layers)
-            cache.keep(width, nothing[:, :n])
+            cache.keep(nothing[:, :n], chain=True)
 
         return run
 

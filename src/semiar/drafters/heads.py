@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from semiar.targets.packed import Packed
 from semiar.targets.target import Target
 
 
@@ -39,6 +40,7 @@ class DraftHead(nn.Module):
             nn.init.zeros_(self.up.weight)
         self._borrowed: list[Tensor | None] = [None, None]
         self._fused: Tensor | None = None
+        self._packed: Packed | None = None
         self._finish: Callable[[Tensor], Tensor] = lambda logits: logits
 
     def bind(self, target: Target, ids: Tensor) -> None:
@@ -46,7 +48,7 @@ class DraftHead(nn.Module):
         weight, bias = target.head_rows(ids.to(target.device))
         self._borrowed = [weight, bias]
         self._finish = target.finish
-        self._fused = None
+        self._fused = self._packed = None
 
     @property
     def weight(self) -> Tensor:
@@ -64,12 +66,18 @@ class DraftHead(nn.Module):
 
     def product(self, state: Tensor) -> Tensor:
         """Logits before the architecture's scaling or capping (see `finish`)."""
+        if self._packed is not None:
+            return self._packed(state)
         if not torch.is_grad_enabled():
             return _linear(state, self.fused(), self._borrowed[1])
         logits = _linear(state, self.weight, self._borrowed[1])
         if self.down is not None and self.up is not None:
             logits = logits + self.up(self.down(state))
         return logits
+
+    def prepare(self) -> None:
+        """Lay the decoding matrix out for the CPU's kernels."""
+        self._packed = Packed(self.fused(), self._borrowed[1])
 
     def finish(self, logits: Tensor) -> Tensor:
         """Scaling or soft-capping, as the target does it."""
@@ -86,7 +94,7 @@ class DraftHead(nn.Module):
         return self._fused
 
     def train(self, mode: bool = True) -> DraftHead:
-        self._fused = None
+        self._fused = self._packed = None
         return super().train(mode)
 
 

@@ -1,9 +1,9 @@
 """Keys and values of committed positions.  The only file that touches Hugging Face cache layers.
 
-Every layer owns a preallocated buffer.  Row ``b`` of a buffer holds position ``i`` in slot ``i`` while
-``i < lengths[b]``.  A pass writes its new slots behind the widest row; `keep` then moves the slots that survived
-verification to the end of each row's committed prefix.  Rolling back a chain, following a tree path and compacting a
-ragged batch are that one move, and it touches only the slots just written.
+Every layer owns a preallocated buffer.  Row ``b`` holds position ``i`` in slot ``i`` while ``i < lengths[b]``.  A pass
+over n new tokens writes them into slots ``lengths[b] .. lengths[b] + n - 1`` of each row (`open` says so beforehand);
+`keep` then commits those that survived verification.  What a chain keeps stands where it belongs already, so rolling
+back moves nothing; a path through a tree moves its own slots and no others.
 """
 
 from __future__ import annotations
@@ -18,52 +18,56 @@ from transformers.cache_utils import CacheLayerMixin
 GROWTH = 256  # slots added when a buffer is full
 
 
+class Place:
+    """Where the pass that is about to run writes, shared by all layers."""
+
+    def __init__(self, capacity: int):
+        self.capacity = capacity
+        self.slots: Tensor = torch.zeros(0, 0, dtype=torch.long)  # (B, n)
+        self.span = 0  # slots that the pass may look at, its own included
+
+
 class Buffer(CacheLayerMixin):
-    """One layer's keys and values, (B, heads, capacity, head size), of which `filled` slots are in use."""
+    """One layer's keys and values, (B, heads, capacity, head size)."""
 
     is_sliding = False
-    is_compileable = False
+    is_compileable = True
     keys: Any
     values: Any
 
-    def __init__(self, capacity: int):
+    def __init__(self, place: Place):
         super().__init__()
-        self.capacity = capacity
-        self.filled = 0
+        self.place = place
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         batch, heads, _, size = key_states.shape
         self.dtype, self.device = key_states.dtype, key_states.device
-        self.keys = key_states.new_zeros(batch, heads, self.capacity, size)
-        self.values = value_states.new_zeros(batch, value_states.shape[1], self.capacity, value_states.shape[-1])
+        capacity = self.place.capacity
+        self.keys = key_states.new_zeros(batch, heads, capacity, size)
+        self.values = value_states.new_zeros(batch, value_states.shape[1], capacity, value_states.shape[-1])
         self.is_initialized = True
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
-        """Append to the buffer; return everything in use.  (The extra arguments are Hugging Face's, and unused.)"""
+        """Write the new slots; return what the pass may look at.  (The extra arguments are Hugging Face's, unused.)"""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        end = self.filled + key_states.shape[2]
-        if end > self.capacity:
-            self._grow(end)
-        self.keys[:, :, self.filled : end] = key_states
-        self.values[:, :, self.filled : end] = value_states
-        self.filled = end
-        return self.keys[:, :, :end], self.values[:, :, :end]
+        slots, span = self.place.slots, self.place.span
+        if len(slots) == 1:
+            self.keys.index_copy_(2, slots[0], key_states)
+            self.values.index_copy_(2, slots[0], value_states)
+        else:
+            rows = torch.arange(len(slots), device=slots.device)[:, None]
+            self.keys[rows, :, slots] = key_states.transpose(1, 2)
+            self.values[rows, :, slots] = value_states.transpose(1, 2)
+        return self.keys[:, :, :span], self.values[:, :, :span]
 
-    def _grow(self, needed: int) -> None:
-        self.resize(max(needed, self.capacity + GROWTH))
-
-    def resize(self, capacity: int) -> None:
-        """Give the buffer room for at least this many slots."""
-        extra = capacity - self.capacity
-        if extra <= 0:
-            return
+    def resize(self, extra: int) -> None:
+        """Give a buffer that is in use so many more slots."""
         if self.is_initialized:
             self.keys = torch.nn.functional.pad(self.keys, (0, 0, 0, extra))
             self.values = torch.nn.functional.pad(self.values, (0, 0, 0, extra))
-        self.capacity += extra
 
     def fit(self, other: Buffer, batch: int) -> None:
         """Allocate a buffer that has not been written yet for `batch` rows like the other one's."""
@@ -73,10 +77,10 @@ class Buffer(CacheLayerMixin):
             )
 
     def get_seq_length(self) -> int:
-        return self.filled
+        return self.place.span - self.place.slots.shape[1]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self.filled + query_length, 0
+        return self.place.span, 0
 
     def get_max_length(self) -> int:
         return -1
@@ -86,65 +90,78 @@ class Cache:
     """The committed memory of a batch of rows of unequal length."""
 
     def __init__(self, layers: int, batch: int, capacity: int, device: torch.device):
-        self.buffers = [Buffer(capacity) for _ in range(layers)]
+        self.place = Place(capacity)
+        self.buffers = [Buffer(self.place) for _ in range(layers)]
         self.hf = HFCache(layers=list(self.buffers))
         self.lengths = torch.zeros(batch, dtype=torch.long, device=device)  # (B,)
+        self.width = 0  # the longest row's length
 
     @property
-    def width(self) -> int:
-        """Slots in use: the length of the longest row once `keep` has been called."""
-        return self.buffers[0].filled
+    def capacity(self) -> int:
+        """Slots of every row."""
+        return self.place.capacity
 
-    def keep(self, start: int, path: Tensor) -> None:
-        """Of the slots written from `start` on, commit ``path`` (B, n) in order; -1 = none, at a row's end only."""
-        kept = (path >= 0).sum(-1)
-        lengths = self.lengths + kept
-        width = int(lengths.max())
-        if not self._in_place(start, path):
-            self._move(start, path)
-        self.lengths = lengths
-        for buffer in self.buffers:
-            buffer.filled = width
+    def open(self, count: int, span: int | None = None) -> Tensor:
+        """Announce a pass over `count` new slots; the slots (B, count) it will write.
 
-    def _in_place(self, start: int, path: Tensor) -> bool:
-        """True when every surviving slot already stands where it belongs."""
+        ``span`` widens what the pass looks at (a mask must then hide the rest); default: just enough.
+        """
+        needed = max(self.width + count, span or 0)
+        if needed > self.capacity:
+            self.grow(max(needed, self.capacity + GROWTH))
+        steps = torch.arange(count, device=self.lengths.device)
+        self.place.slots, self.place.span = self.lengths[:, None] + steps, needed
+        return self.place.slots
+
+    def grow(self, capacity: int) -> None:
+        """Give every row room for at least this many slots."""
+        extra = capacity - self.capacity
+        if extra > 0:
+            for buffer in self.buffers:
+                buffer.resize(extra)
+            self.place.capacity = capacity
+
+    def keep(self, path: Tensor, *, chain: bool = False) -> None:
+        """Of the slots opened last, commit ``path`` (B, n) in order; -1 = none, at a row's end only.
+
+        ``chain`` promises that path is 0, 1, 2, ... , so that nothing has to be moved.
+        """
+        if not chain:
+            self._move(path)
+        self.lengths = self.lengths + (path >= 0).sum(-1)
+        self.width = int(self.lengths.max()) if len(self.lengths) else 0
+
+    def _move(self, path: Tensor) -> None:
         steps = torch.arange(path.shape[1], device=path.device)
-        there = (start + path == self.lengths[:, None] + steps) | (path < 0)
-        return bool(there.all())
-
-    def _move(self, start: int, path: Tensor) -> None:
-        batch, count = path.shape
-        rows = torch.arange(batch, device=path.device)[:, None].expand(-1, count)
-        kept = path >= 0
-        source = (start + path)[kept]
-        goal = (self.lengths[:, None] + torch.arange(count, device=path.device))[kept]
+        row, step = ((path >= 0) & (path != steps)).nonzero(as_tuple=True)
+        if not len(row):
+            return
+        source, goal = self.lengths[row] + path[row, step], self.lengths[row] + step
         for buffer in self.buffers:
             for states in (buffer.keys, buffer.values):
-                states[rows[kept], :, goal] = states[rows[kept], :, source]  # the right side is a copy
+                states[row, :, goal] = states[row, :, source]  # the right side is a copy
 
     def select(self, rows: Tensor) -> None:
         """Keep only these rows, in this order; ``rows`` (B',) are indices."""
         self.lengths = self.lengths[rows]
-        width = int(self.lengths.max()) if len(rows) else 0
+        self.width = int(self.lengths.max()) if len(rows) else 0
         for buffer in self.buffers:
-            buffer.filled = width
             if buffer.is_initialized:
                 buffer.keys, buffer.values = buffer.keys[rows], buffer.values[rows]
 
     def join(self, other: Cache) -> None:
         """Append the rows of another cache of the same model."""
-        capacity = max(self.buffers[0].capacity, other.buffers[0].capacity)
-        width = max(self.width, other.width)
+        capacity = max(self.capacity, other.capacity)
+        self.grow(capacity)
+        other.grow(capacity)
         for mine, theirs in zip(self.buffers, other.buffers, strict=True):
             mine.fit(theirs, len(self.lengths))
             theirs.fit(mine, len(other.lengths))
-            mine.resize(capacity)
-            theirs.resize(capacity)
             if mine.is_initialized:
                 mine.keys = torch.cat([mine.keys, theirs.keys])
                 mine.values = torch.cat([mine.values, theirs.values])
-            mine.filled = width
         self.lengths = torch.cat([self.lengths, other.lengths])
+        self.width = max(self.width, other.width)
 
     def bytes(self) -> int:
         """Memory held by the buffers."""

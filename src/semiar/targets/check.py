@@ -30,10 +30,10 @@ def check_target(target: Target) -> None:
 
 
 def _check(target: Target) -> None:
-    ids = (torch.arange(7, device=target.device) * 7919 + 11)[None] % min(target.vocab_size, 1000)
+    ids = sample_ids(target)
     plain = target(ids)
     assert plain.logits is not None
-    _compare(target, target.head(plain.hidden[:, :, 0]), plain.logits, "the output head applied to the hidden state")
+    compare(target, target.head(plain.hidden[:, :, 0]), plain.logits, "the output head applied to the hidden state")
     cache = target.start(1, 16)
     target.prefill(ids[:, :4], torch.tensor([4], device=target.device), cache, (LAST,))
     wrong = torch.zeros_like(ids[:, 4:5])
@@ -42,17 +42,23 @@ def _check(target: Target) -> None:
     depths, mask = draft.geometry()
     out = target(tokens, cache, depths=depths, mask=mask)
     assert out.logits is not None
-    _compare(target, out.logits[:, [0, 2, 3]], plain.logits[:, 4:7], "a pass over a tree of tokens")
-    cache.keep(4, torch.tensor([[0, 2]], device=target.device))
+    compare(target, out.logits[:, [0, 2, 3]], plain.logits[:, 4:7], "a pass over a tree of tokens")
+    cache.keep(torch.tensor([[0, 2]], device=target.device))
     again = target(ids[:, 6:7], cache)
     assert again.logits is not None
-    _compare(target, again.logits, plain.logits[:, 6:7], "a pass after rolling back a rejected token")
+    compare(target, again.logits, plain.logits[:, 6:7], "a pass after rolling back a rejected token")
+
+
+def sample_ids(target: Target) -> Tensor:
+    """Seven token ids (1, 7) that every vocabulary has."""
+    return (torch.arange(7, device=target.device) * 7919 + 11)[None] % min(target.vocab_size, 1000)
 
 
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 0.15, torch.float16: 0.05}
 
 
-def _compare(target: Target, found: Tensor, wanted: Tensor, what: str) -> None:
+def compare(target: Target, found: Tensor, wanted: Tensor, what: str) -> None:
+    """Raise ``TargetError`` when two results that should agree up to rounding do not."""
     scale = wanted.float().abs().max().clamp(min=1e-6)
     gap = float((found.float() - wanted.float()).abs().max() / scale)
     if not gap <= TOLERANCE[target.dtype]:

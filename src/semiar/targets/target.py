@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from semiar.errors import TargetError
 from semiar.targets.cache import Cache
+from semiar.targets.compiled import Compiled
 from semiar.targets.layers import decoder_layers, finish_logits, refuse_unrollable, text_config, windows
 
 LAST = -1  # name of the hidden state that the output head reads: the last layer after the final norm
@@ -39,6 +42,8 @@ class Target(nn.Module):
         self.config = text_config(self.lm)
         self.windows = windows(self.config)
         self.decoder: Any = self.lm.get_decoder()
+        self.engine = "eager"  # set by `prepare`
+        self.compiled: Compiled | None = None
         self._seen: dict[int, Tensor] = {}
         self._wanted: set[int] = set()
         self.decoder.register_forward_hook(self._see_last)
@@ -79,6 +84,14 @@ class Target(nn.Module):
         """Longest sequence the model was built for."""
         return int(getattr(self.config, "max_position_embeddings", 0) or 1 << 30)
 
+    def fingerprint(self) -> str:
+        """Identity of the weights: a hash over every parameter's sum and absolute sum."""
+        seen = hashlib.sha256()
+        for name, value in self.lm.named_parameters():
+            wide = value.detach().double()
+            seen.update(f"{name} {tuple(value.shape)} {float(wide.sum())!r} {float(wide.abs().sum())!r}".encode())
+        return seen.hexdigest()
+
     def head(self, hidden: Tensor) -> Tensor:
         """Logits (..., V) of states that the output head reads, (..., H); equal to the model's own (see `check`)."""
         head = self.lm.get_output_embeddings()
@@ -114,16 +127,38 @@ class Target(nn.Module):
     ) -> Output:
         """One pass over `tokens`, placed after the committed positions of `cache` (or at position 0 without one)."""
         batch, count = tokens.shape
+        size = self.compiled.size(tokens, cache) if self.compiled and cache is not None and logits else None
+        if size is not None and mask is None and cache is not None:
+            out = self._compiled(tokens, cache, size, tuple(layers))
+            if out is not None:
+                return out
         if depths is None:
             depths = torch.arange(count, device=tokens.device).expand(batch, count)
         inputs: dict[str, Any] = {"input_ids": tokens.clamp(min=0), "position_ids": depths, "use_cache": False}
         if cache is not None:
+            slots = cache.open(count)
             inputs["position_ids"] = cache.lengths[:, None] + depths
-            inputs["attention_mask"] = self._attention(cache, inputs["position_ids"], mask)
+            inputs["attention_mask"] = self._attention(cache, slots, inputs["position_ids"], mask)
             inputs["past_key_values"], inputs["use_cache"] = cache.hf, True
         self.watch(layers)
-        out = self.lm(**inputs) if logits else self.decoder(**inputs)
-        return Output(out.logits if logits else None, self.read(layers))
+        found = self.lm(**inputs) if logits else self.decoder(**inputs)
+        return Output(found.logits if logits else None, self.read(layers))
+
+    def _compiled(self, tokens: Tensor, cache: Cache, size: int, layers: tuple[int, ...]) -> Output | None:
+        """A chain by the graph for `size` tokens."""
+        assert self.compiled is not None
+        count = tokens.shape[1]
+        slots = cache.open(size)
+        masks = self._attention(cache, slots, slots, None, always=True)
+        assert masks is not None
+        found = self.compiled.run(
+            F.pad(tokens.clamp(min=0), (0, size - count)),
+            slots,
+            masks if isinstance(masks, dict) else {"": masks},
+            cache,
+            layers,
+        )
+        return None if found is None else Output(found[0][:, :count], found[1][:, :count])
 
     def run(self, tokens: Tensor) -> None:
         """A plain pass without the output head; `peek` and `read` then give the states that `watch` asked for."""
@@ -150,33 +185,37 @@ class Target(nn.Module):
         states = []
         for start in range(0, tokens.shape[1], chunk):
             part = tokens[:, start : start + chunk]
-            width = cache.width
             states.append(self(part, cache, layers=layers, logits=False).hidden)
             steps = torch.arange(part.shape[1], device=tokens.device).expand(part.shape)
-            cache.keep(width, torch.where(start + steps < lengths[:, None], steps, -1))
+            cache.keep(torch.where(start + steps < lengths[:, None], steps, -1), chain=True)
         return torch.cat(states, 1)
 
-    def _attention(self, cache: Cache, positions: Tensor, mask: Tensor | None) -> Tensor | dict[str, Tensor] | None:
-        """What each new slot sees: committed positions and its own ancestors, within the layer's window."""
-        batch, count = positions.shape
-        width = cache.width
-        if mask is None and width == 0:
+    def _attention(
+        self, cache: Cache, slots: Tensor, positions: Tensor, mask: Tensor | None, *, always: bool = False
+    ) -> Tensor | dict[str, Tensor] | None:
+        """What each new token sees: committed positions and its own ancestors, within the layer's window.
+
+        None, unless ``always``, where the model's own rule says the same.
+        """
+        count, span = slots.shape[1], cache.place.span
+        if mask is None and cache.width == 0 and span == count and not always:
             return None  # plain causal attention from the start of every row: right padding cannot be seen
-        if batch == count == 1 and self.windows == {"": None}:
+        if slots.numel() == 1 and span == cache.width + 1 and self.windows == {"": None} and not always:
             return None  # one new token of one row sees everything
-        device = positions.device
-        slots = torch.arange(width, device=device)
-        past = (slots < cache.lengths[:, None])[:, None].expand(batch, count, -1)
+        keys = torch.arange(span, device=positions.device)[None]  # position of the key in each slot
         if mask is None:
-            mask = torch.ones(count, count, dtype=torch.bool, device=device).tril().expand(batch, -1, -1)
-        seen = torch.cat([past, mask], -1)
-        keys = torch.cat([slots.expand(batch, -1), positions], -1)
-        masks = {kind: self._window(seen, positions, keys, span) for kind, span in self.windows.items()}
+            seen = keys[:, None] <= positions[:, :, None]
+        else:
+            past = keys < cache.lengths[:, None]
+            own = slots[:, None].expand(-1, count, -1)
+            seen = past[:, None].expand(-1, count, -1).scatter(2, own, mask)
+            keys = keys.expand(len(slots), -1).scatter(1, slots, positions)
+        masks = {kind: self._window(seen, positions, keys, window) for kind, window in self.windows.items()}
         return masks.get("", masks)
 
-    def _window(self, seen: Tensor, queries: Tensor, keys: Tensor, span: int | None) -> Tensor:
-        if span is not None:
-            seen = seen & (queries[:, :, None] - keys[:, None] < span)
+    def _window(self, seen: Tensor, queries: Tensor, keys: Tensor, window: int | None) -> Tensor:
+        if window is not None:
+            seen = seen & (queries[:, :, None] - keys[:, None] < window)
         seen = seen[:, None]
         bias = torch.zeros(
             seen.shape, dtype=self.dtype, device=seen.device

@@ -1,0 +1,57 @@
+"""Attention for grouped key/value heads that never repeats them.
+
+Query heads that share a key/value head are put side by side as further rows of one query, so that the cache is read
+once per key/value head and not copied for every query head.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import AttentionInterface
+from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+
+NAME = "semiar_grouped"
+
+
+def grouped_attention(
+    module: nn.Module,
+    query: Tensor,  # (B, heads, n, d)
+    key: Tensor,  # (B, key/value heads, T, d)
+    value: Tensor,
+    attention_mask: Tensor | None,  # (B, 1, n, T) additive; None = causal, or everything for one token
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """Hugging Face's attention interface; returns (B, n, heads, d)."""
+    batch, heads, count, size = query.shape
+    shared = heads // key.shape[1]
+    if attention_mask is None and count > 1:
+        out = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling, enable_gqa=shared > 1)
+        return out.transpose(1, 2), None
+    if attention_mask is not None:
+        attention_mask = attention_mask.repeat(1, 1, shared, 1)
+    rows = query.reshape(batch, key.shape[1], shared * count, size)
+    out = F.scaled_dot_product_attention(rows, key, value, attn_mask=attention_mask, scale=scaling)
+    return out.view(batch, heads, count, size).transpose(1, 2), None
+
+
+AttentionInterface.register(NAME, grouped_attention)
+AttentionMaskInterface.register(NAME, sdpa_mask)
+
+
+def use_grouped_attention(model: Any) -> bool:
+    """Switch `model` to `grouped_attention` where that is the same function; says whether it did.
+
+    Not for models that cap their scores or add sinks, which the interface passes as extra arguments.
+    """
+    config = model.config.get_text_config(decoder=True)
+    if getattr(config, "attn_logit_softcapping", None) or config.model_type == "gpt_oss":
+        return False
+    if getattr(model.config, "_attn_implementation", None) != "sdpa":
+        return False
+    model.set_attn_implementation(NAME)
+    return True

@@ -1,0 +1,67 @@
+"""How a loaded target is run: as transformers runs it, or prepared for fast decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from semiar.errors import ConfigError
+from semiar.targets.attention import use_grouped_attention
+from semiar.targets.check import compare, sample_ids
+from semiar.targets.compiled import Compiled
+from semiar.targets.lora import is_adapted
+from semiar.targets.packed import Packed, can_pack, join, pack
+from semiar.targets.target import Target
+
+ENGINES = ("auto", "eager", "packed", "compiled")
+
+
+def choose_engine(wanted: str, target: Target) -> str:
+    """The engine that `wanted` means on this machine.  Raises ``ConfigError`` when it is not possible."""
+    if wanted not in ENGINES:
+        raise ConfigError(f"engine '{wanted}'", f"one of {', '.join(ENGINES)}")
+    able = can_pack(target.device, target.dtype) and not is_adapted(target.model)
+    if wanted == "auto":
+        return "packed" if able and target.dtype == torch.bfloat16 else "eager"
+    if wanted == "compiled" and is_adapted(target.model):
+        raise ConfigError("engine compiled with an unmerged adapter", "a merged one", "leave --load.merge out")
+    if wanted == "packed" and not able:
+        raise ConfigError(
+            f"engine packed for {target.dtype} on {target.device.type}"
+            + (" with an unmerged adapter" if is_adapted(target.model) else ""),
+            "bfloat16 or float32 on a CPU, without an adapter or with a merged one",
+            "leave --engine out",
+        )
+    return wanted
+
+
+@torch.inference_mode()
+def prepare(target: Target, engine: str, sizes: Sequence[int] = (1,)) -> None:
+    """Make `target` fast in place (``sizes``: token counts of the passes to compile); afterwards it can decode but neither learn, nor move, nor be saved.
+
+    Raises ``TargetError`` when the prepared model's logits are not the plain one's up to rounding.
+    """
+    if engine == "eager":
+        return
+    ids = sample_ids(target)
+    before = _logits(target, ids)
+    for block in target.blocks:
+        join(block)
+        if engine == "packed":
+            pack(block)
+    head = target.lm.get_output_embeddings()
+    if engine == "packed" and type(head) is nn.Linear:
+        target.lm.set_output_embeddings(Packed(head.weight, head.bias, keep=True))
+    use_grouped_attention(target.lm)
+    target.engine = engine
+    compare(target, _logits(target, ids), before, f"the model prepared for the engine '{engine}'")
+    if engine == "compiled":
+        target.compiled = Compiled(target, sizes)
+
+
+def _logits(target: Target, ids: Tensor) -> Tensor:
+    logits = target(ids).logits
+    assert logits is not None
+    return logits
