@@ -17,7 +17,7 @@ from semiar.bench.verify import Certificate, VerifySettings, check_greedy, unifo
 from semiar.core import accept as accept_module
 from semiar.core.draft import Draft
 from semiar.core.sampling import Law, Sampling, distribution
-from semiar.decoding import loop
+from semiar.decoding import batch
 from semiar.errors import ConfigError
 from semiar.pair import Pair
 from semiar.targets import Target
@@ -60,7 +60,7 @@ def test_dropping_unlikely_tokens_is_found(monkeypatch: pytest.MonkeyPatch) -> N
     def trimmed(logits: Tensor, sampling: Sampling) -> Law:
         return distribution(logits, sampling if sampling.greedy else replace(sampling, min_p=0.02))
 
-    monkeypatch.setattr(loop, "distribution", trimmed)
+    monkeypatch.setattr(batch, "distribution", trimmed)
     found = certificate(pair_with(spread=2.0))
     assert not found.passed and not found.differences  # greedy decoding cannot see it
 
@@ -77,8 +77,8 @@ def test_a_wrong_residual_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_cache_that_is_off_by_one_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     keep = Cache.keep
 
-    def off(self: Cache, start: int, path: Tensor) -> None:
-        keep(self, start, torch.where(path > 1, path - 1, path) if path.shape[1] == 4 else path)
+    def off(self: Cache, path: Tensor, *, chain: bool = False) -> None:
+        keep(self, torch.where(path > 1, path - 1, path) if path.shape[1] == 4 else path)
 
     monkeypatch.setattr(Cache, "keep", off)
     found = certificate(pair_with(noise=0.02))
@@ -88,9 +88,9 @@ def test_a_cache_that_is_off_by_one_is_found(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_taking_every_draft_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def believe(draft: Draft, law: Law, rng: torch.Generator | None, *, block: bool = False) -> Any:
-        return loop._unverified(draft, law, rng)
+        return batch._unverified(draft, law, rng)
 
-    monkeypatch.setattr(loop, "accept", believe)
+    monkeypatch.setattr(batch, "accept", believe)
     found = certificate(pair_with(), replace(QUICK, samples=60))
     assert not found.passed and found.differences
 
@@ -119,7 +119,7 @@ def test_near_ties_are_listed_and_do_not_fail(monkeypatch: pytest.MonkeyPatch) -
     with torch.no_grad():
         for token in range(0, 260, 2):  # pairs of twins, a hair apart
             head[token + 1] = head[token]
-    original, calls = loop.distribution, []
+    original, calls = batch.distribution, []
 
     def either(logits: Tensor, sampling: Sampling) -> Law:
         calls.append(logits.shape[1])
@@ -127,7 +127,7 @@ def test_near_ties_are_listed_and_do_not_fail(monkeypatch: pytest.MonkeyPatch) -
         assert law.tokens is not None
         return Law(tokens=law.tokens + (logits.shape[1] > 1) * (law.tokens % 2 == 0))  # the twin in wide passes
 
-    monkeypatch.setattr(loop, "distribution", either)
+    monkeypatch.setattr(batch, "distribution", either)
     check_greedy(pair, prompts(1), (), QUICK, about)
     assert about.ties and not about.differences and max(t["gap"] for t in about.ties) < 1e-4
 

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 from semiar import pair as pair_module
 from semiar.cli import VERBS, main
-from semiar.decoding import loop
+from semiar.decoding import batch
 from semiar.demo import demo
 
 RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.yaml"))
@@ -117,9 +117,9 @@ def test_verify_fails_when_drafts_are_believed(
     capsys: pytest.CaptureFixture[str], copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def believe(draft: Any, law: Any, rng: Any, *, block: bool = False) -> Any:
-        return loop._unverified(draft, law, rng)
+        return batch._unverified(draft, law, rng)
 
-    monkeypatch.setattr(loop, "accept", believe)
+    monkeypatch.setattr(batch, "accept", believe)
     assert main(["verify", str(copy), "--prompts", "2", "--max_new_tokens", "10", "--samples", "40"]) == 1
     shown = capsys.readouterr().out
     assert "NOT lossless" in shown and str(copy / "certificate.json") in shown

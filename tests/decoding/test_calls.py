@@ -101,12 +101,19 @@ def test_sampling_needs_a_generator() -> None:
         next(decode(target, drafter, [[1, 2]], Limits(4), Sampling(1.0)))
 
 
-@pytest.mark.parametrize(("count", "most"), [(0, 0), (1, 1), (3, 3), (9, 4)])
-def test_fewer_drafts_than_the_drafter_can(count: int, most: int) -> None:
+@pytest.mark.parametrize(("count", "most"), [(0, 0), (1, 1), (3, 3), (None, 4)])
+def test_fewer_drafts_than_the_drafter_can(count: int | None, most: int) -> None:
     target = target_of("llama", torch.float32)
     drafter = semi_drafter(target, small_lm="lstm")  # K = 4
     steps = list(decode(target, drafter, [[1, 2, 3]], Limits(20), num_speculative_tokens=count))
     assert max(step.drafted for step in steps) == most
+
+
+@pytest.mark.parametrize("count", [-1, 5])
+def test_more_drafts_than_the_drafter_can(count: int) -> None:
+    target = target_of("llama", torch.float32)
+    with pytest.raises(ConfigError, match="0 to 4"):
+        next(decode(target, semi_drafter(target, small_lm="lstm"), [[1]], Limits(4), num_speculative_tokens=count))
 
 
 def test_unknown_rule() -> None:

@@ -15,6 +15,7 @@ from kit.models import (
     noisy_drafter,
     plain_greedy,
     prompts_of,
+    semi_drafter,
     table_model,
     target_of,
     tiny,
@@ -23,6 +24,7 @@ from kit.models import (
 from semiar.core.sampling import Sampling
 from semiar.decoding import Limits, Step, decode
 from semiar.drafters import Drafter, NoDrafter
+from semiar.errors import ConfigError
 from semiar.targets import Target
 from semiar.targets.lora import LoraSettings, attach
 
@@ -198,3 +200,26 @@ def test_rounds_and_accepted_drafts_add_up() -> None:
     assert [step.drafted for step in steps] == [4, 4, 2]  # the last block is shortened to what can be used
     assert sum(len(step.tokens[0]) for step in steps) == sum(step.accepted[0] for step in steps) + len(steps) == 12
     assert all(step.seconds >= step.draft_seconds + step.verify_seconds > 0 for step in steps)
+
+
+@pytest.mark.parametrize("most", [1, 3, 19])
+@pytest.mark.parametrize("kind", ["model", "context", "lstm", "tree"])
+def test_rows_that_join_as_others_finish(kind: str, most: int) -> None:
+    target, prompts, wanted = history()
+    drafter = {
+        "model": lambda: noisy_drafter(target.lm, 3),
+        "tree": lambda: noisy_drafter(target.lm, 2, width=2),
+        "context": lambda: semi_drafter(target, small_lm="context"),
+        "lstm": lambda: semi_drafter(target, small_lm="lstm"),
+    }[kind]()
+    found, steps = run(target, drafter, prompts, COUNT, max_batch=most)
+    assert found == wanted
+    assert max(len(step.rows) for step in steps) == most
+    first = [next(i for i, step in enumerate(steps) if row in step.rows) for row in range(len(prompts))]
+    assert first == sorted(first) and len(set(first)) > 1
+
+
+def test_no_row_at_a_time_is_refused() -> None:
+    target, prompts, _ = history()
+    with pytest.raises(ConfigError, match="max_batch 0"):
+        run(target, NoDrafter(), prompts, COUNT, max_batch=0)

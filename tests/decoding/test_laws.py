@@ -175,3 +175,10 @@ def test_without_verification_the_law_is_not_the_target_s() -> None:
     assert max(distances(found, laws_of(THREE, Sampling(1.0)))) > 0.1
     first = torch.bincount(found[:, 0], minlength=3) / ROWS
     assert float((first - laws_of(OTHER, Sampling(1.0))[0]).abs().max()) < 0.02  # it is the draft's
+
+
+@pytest.mark.parametrize("small_lm", ["lstm", "context"])
+def test_rows_that_join_later_keep_the_law(small_lm: str) -> None:
+    drafter = semi_drafter(Target(table_model(FOUR)), torch.tensor([0, 1, 3]), small_lm=small_lm, num_heads=1)
+    found = sample(FOUR, drafter, 4, Sampling(1.0), prompt=[2, 3, 0], max_batch=6000)
+    check(found, laws_of(FOUR, Sampling(1.0)))

@@ -17,7 +17,7 @@ from kit.models import (
 
 from semiar.decoding import Limits, Step, decode
 from semiar.drafters import Drafter, NoDrafter
-from semiar.errors import ConfigError
+from semiar.errors import ConfigError, TargetError
 from semiar.targets import Target
 
 SIZE = 16
@@ -162,3 +162,10 @@ def test_learned_positions_and_windows_up_to_the_last_position(name: str) -> Non
 def test_an_empty_prompt_is_an_error(chain: Target) -> None:
     with pytest.raises(ConfigError, match="prompt 1 is empty"):
         list(decode(chain, NoDrafter(), [[1], []], Limits(3)))
+
+
+def test_a_state_that_is_not_finite_is_not_decoded_further() -> None:
+    target = target_of("llama", torch.float32)
+    target.lm.model.layers[1].mlp.down_proj.weight.data[3, 4] = torch.inf
+    with pytest.raises(TargetError, match=r"row 0 is not finite.*dtype"):
+        list(decode(target, NoDrafter(), [[1, 2, 3]], Limits(4)))

@@ -240,6 +240,9 @@ class ModelState(State):
     def select(self, rows: Tensor) -> None:
         self.cache.select(rows)
 
+    def join(self, other: State) -> None:
+        self.cache.join(other.cache)  # type: ignore[attr-defined]
+
 
 class ModelDrafter(TestDrafter):
     """A whole model as drafter, with its own cache: a chain, or a tree with ``width`` most likely children."""
@@ -272,16 +275,14 @@ class ModelDrafter(TestDrafter):
         need = context.lengths - cache.lengths
         steps = torch.arange(int(need.max()))
         places = (cache.lengths[:, None] + steps).clamp(max=context.tokens.shape[1] - 1)
-        start = cache.width
         out = self.own(context.tokens.gather(1, places), cache)
-        cache.keep(start, torch.where(steps < need[:, None], steps, -1))
+        cache.keep(torch.where(steps < need[:, None], steps, -1))
         return out.logits[torch.arange(len(need)), need - 1][:, None]
 
     def _look(self, tokens: Tensor, cache: Any, **geometry: Tensor) -> Tensor:
         """Logits over drafted tokens; nothing of them stays in the cache."""
-        start = cache.width
         logits = self.own(tokens, cache, **geometry).logits
-        cache.keep(start, torch.full_like(tokens, -1))
+        cache.keep(torch.full_like(tokens, -1), chain=True)
         return logits
 
     def _tree(self, logits: Tensor, cache: Any, count: int) -> Draft:

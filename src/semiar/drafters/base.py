@@ -12,10 +12,12 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from semiar.core.draft import Draft
 from semiar.core.sampling import Sampling
 from semiar.errors import ConfigError, PairError, SourceNotFound
+from semiar.targets.packed import pack
 from semiar.targets.target import LAST, Target
 
 
@@ -36,6 +38,13 @@ class Context:
         """Only these rows."""
         return Context(self.tokens[rows], self.lengths[rows], self.hidden[rows], self.fresh[rows])
 
+    def join(self, other: Context) -> Context:
+        """These rows, then the other's; both have room for the same number of tokens."""
+        width = max(self.hidden.shape[1], other.hidden.shape[1])
+        hidden = [F.pad(one.hidden, (0, 0, 0, 0, 0, width - one.hidden.shape[1])) for one in (self, other)]
+        tokens, lengths = torch.cat([self.tokens, other.tokens]), torch.cat([self.lengths, other.lengths])
+        return Context(tokens, lengths, torch.cat(hidden), torch.cat([self.fresh, other.fresh]))
+
 
 class State:
     """A drafter's memory of one batch: named tensors (or lists of tensors) with the row as first dimension."""
@@ -47,6 +56,15 @@ class State:
         """Keep only these rows."""
         for name, value in self.values.items():
             self.values[name] = [one[rows] for one in value] if isinstance(value, list) else value[rows]
+
+    def join(self, other: State) -> None:
+        """Append the rows of another memory of the same drafter and capacity."""
+        for name, mine in self.values.items():
+            theirs = other.values[name]
+            if isinstance(mine, list):
+                self.values[name] = [torch.cat(pair) for pair in zip(mine, theirs, strict=True)]
+            else:
+                self.values[name] = torch.cat([mine, theirs])
 
 
 CHOICES = {
@@ -94,6 +112,22 @@ class DrafterSettings:
         for name, least in (("lora_r", 0), ("num_layers", 1), ("num_heads", 0), ("bias_rank", 1)):
             if getattr(self, name) < least:
                 raise ConfigError(f"{name} {getattr(self, name)}", f"at least {least}")
+        if self.small_lm in ("context", "hf") and self.fusion in ("initial_state", "both"):
+            raise ConfigError(
+                f"small_lm {self.small_lm} with fusion {self.fusion}", "concat or additive: it has no state"
+            )
+        if self.small_lm == "none" and self.fusion != "concat":
+            raise ConfigError(f"small_lm none with fusion {self.fusion}", "concat: there is no h_q to fuse")
+        if self.layers != "last" and not self.reads_features:
+            raise ConfigError(
+                f"layers {self.layers} with small_lm {self.small_lm} and fusion {self.fusion}",
+                "last: only the state that the output head reads is used there",
+            )
+
+    @property
+    def reads_features(self) -> bool:
+        """Whether h_p is also read through `Features`, and not only by the heads."""
+        return self.small_lm == "context" or (self.small_lm != "none" and self.fusion != "additive")
 
 
 class Drafter(nn.Module):
@@ -144,6 +178,10 @@ class Drafter(nn.Module):
     def bind(self, target: Target) -> Drafter:
         """Borrow the target's embedding and head rows; called after every load or move."""
         return self
+
+    def prepare(self) -> None:
+        """Get ready for fast decoding on a CPU: the weights stay, but the drafter cannot learn any more."""
+        pack(self, keep=True)
 
     def extra_config(self) -> dict[str, Any]:
         """What `build_drafter` needs beside the settings to build this drafter again."""
