@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -166,6 +167,28 @@ def test_a_save_that_breaks_off_leaves_the_old_pair(folder: Path, monkeypatch: p
     pair.save(folder)  # what the broken save left is in nobody's way
     assert answers(Pair.load(folder, UNMERGED)) != before
     assert not folder.with_name("pair.saving").exists()
+
+
+def test_half_of_a_pair_is_not_loaded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = Pair.load(folder, UNMERGED)
+    before = answers(pair)
+    moved: list[str] = []
+    replace = os.replace
+
+    def killed(source: Path, goal: Path) -> None:
+        if len(moved) == 2:
+            raise Broken
+        moved.append(goal.name)
+        replace(source, goal)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("semiar.pair.os.replace", killed)
+        with pytest.raises(Broken):
+            pair.save(folder)
+    with pytest.raises(PairError, match=r"broken off.*pair\.saving"):
+        Pair.load(folder, UNMERGED)
+    pair.save(folder)
+    assert answers(Pair.load(folder, UNMERGED)) == before
 
 
 def test_no_such_folder(tmp_path: Path) -> None:

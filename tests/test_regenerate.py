@@ -96,6 +96,20 @@ def test_a_killed_run_goes_on_without_losing_or_repeating_a_sample(data: Path, m
     assert regenerate(pair, chosen, quiet()) == 7 and len(calls) == 4  # nothing left to do
 
 
+def test_a_file_begun_by_another_target_or_otherwise_is_not_continued(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen, pair = settings(data), saying("hi")
+    regenerate(pair, chosen, quiet())
+    for change in ({"temperature": 0.5}, {"max_new_tokens": 9}, {"seed": 1}):
+        with pytest.raises(DataError, match="another target or with other settings"):
+            regenerate(pair, settings(data, **change), quiet())
+    assert regenerate(pair, settings(data, batch_size=5), quiet()) == 7
+    monkeypatch.setattr(pair, "base", "another")
+    with pytest.raises(DataError, match="another target"):
+        regenerate(pair, chosen, quiet())
+
+
 def test_answers_without_an_end_are_not_learned_unless_asked_for(data: Path) -> None:
     pair = saying("abcdefghijkl")
     for keep, answer in ((False, ""), (True, "abcdefgh")):

@@ -23,10 +23,13 @@ from semiar.drafters.base import read_config, save_drafter
 from semiar.errors import PairError, SourceNotFound
 from semiar.targets import LoadSettings, Target, load_model, load_tokenizer
 from semiar.targets.check import check_target
+from semiar.targets.engine import choose_engine, prepare
 from semiar.targets.lora import is_adapted, load_adapter, merged
+from semiar.targets.packed import can_pack
 
 FORMAT = 1
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
+MOVING = "saving.unfinished"  # in a folder whose files are being replaced
 
 
 @dataclass
@@ -46,6 +49,12 @@ class Pair:
         """Read a folder that `save` wrote, or one on the hub.  Raises ``PairError`` when its parts do not fit."""
         folder = local_folder(folder)
         settings = settings or LoadSettings()
+        if (folder / MOVING).exists():
+            raise PairError(
+                f"a save into '{folder}' was broken off half-way",
+                "a whole pair",
+                f"move the rest over from '{folder.name}.saving' and delete '{MOVING}', or save again",
+            )
         if not (folder / "run.yaml").is_file():
             raise SourceNotFound(f"'{folder}' has no run.yaml", "a folder written by semiar train")
         run = yaml.safe_load((folder / "run.yaml").read_text(encoding="utf-8"))
@@ -64,13 +73,19 @@ class Pair:
         _same_tokens(config, tokenizer, target, str(folder))
         drafter = load_drafter(folder / "drafter", target)
         drafter = drafter.to(device=target.device, dtype=target.dtype).eval().bind(target)
+        engine = "eager" if trainable else choose_engine(settings.engine, target)
+        prepare(target, engine, (1, drafter.settings.num_speculative_tokens + 1))
+        if engine != "eager" and can_pack(target.device, target.dtype):
+            drafter.prepare()
         return cls(target, drafter, tokenizer, base, run, _read_json(folder / "metrics.json"), adapter)
 
     @classmethod
     def plain(cls, name: str, settings: LoadSettings | None = None) -> Pair:
         """A model without a drafter: the same loop, decoding plainly."""
+        settings = settings or LoadSettings()
         target = Target(load_model(name, settings))
         check_target(target)
+        prepare(target, choose_engine(settings.engine, target))
         return cls(target, NoDrafter(), load_tokenizer(name), name)
 
     def save(self, folder: str | Path) -> None:
@@ -89,16 +104,14 @@ class Pair:
         self.tokenizer.save_pretrained(fresh)
         (fresh / "run.yaml").write_text(yaml.safe_dump(self.run, sort_keys=False), encoding="utf-8")
         (fresh / "metrics.json").write_text(json.dumps(self.metrics, indent=2) + "\n", encoding="utf-8")
-        folder.mkdir(parents=True, exist_ok=True)
-        for name in ADAPTER_FILES:
-            if not (fresh / name).exists():
-                (folder / name).unlink(missing_ok=True)  # of an earlier pair: it would be loaded with this one
-        for item in fresh.iterdir():
-            goal = folder / item.name
-            if goal.is_dir():
-                shutil.rmtree(goal)
-            os.replace(item, goal)
-        fresh.rmdir()
+        _move_in(fresh, folder)
+
+    def identity(self) -> str:
+        """Which target this is: the base model's name and a hash of its adapter."""
+        weights = self.adapter / ADAPTER_FILES[1] if self.adapter else None
+        if weights is None or not weights.is_file():
+            return self.base
+        return f"{self.base} {hashlib.sha256(weights.read_bytes()).hexdigest()}"
 
     def about(self) -> dict[str, Any]:
         """What the drafter's config records of the target it belongs to."""
@@ -110,6 +123,23 @@ class Pair:
             "adapted": is_adapted(self.target.model) or self.adapter is not None,
             "tokenizer_sha256": fingerprint(self.tokenizer),
         }
+
+
+def _move_in(fresh: Path, folder: Path) -> None:
+    """Move what lies in `fresh` to `folder`; until that is done a mark keeps half of it from being loaded."""
+    folder.mkdir(parents=True, exist_ok=True)
+    mark = folder / MOVING
+    mark.write_text(f"{fresh}\n", encoding="utf-8")
+    for name in ADAPTER_FILES:
+        if not (fresh / name).exists():
+            (folder / name).unlink(missing_ok=True)  # of an earlier pair: it would be loaded with this one
+    for item in fresh.iterdir():
+        goal = folder / item.name
+        if goal.is_dir():
+            shutil.rmtree(goal)
+        os.replace(item, goal)
+    fresh.rmdir()
+    mark.unlink()
 
 
 def local_folder(name: str | Path) -> Path:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -41,6 +41,8 @@ class RegenerateSettings:
     """At most so many samples; 0 = all."""
     batch_size: int = 32
     """Rows decoded together."""
+    num_speculative_tokens: int = 0
+    """K; 0 decodes plainly, which is mostly faster when a whole batch is decoded together."""
     max_new_tokens: int = 512
     temperature: float = 0.0
     seed: int = 0
@@ -65,7 +67,7 @@ def regenerate(pair: Pair, settings: RegenerateSettings, console: Console) -> in
         raise ConfigError(f"{texts} plain texts without a chat", "prompts with answers", "regenerate needs prompts")
     out = Path(settings.out)
     out.parent.mkdir(parents=True, exist_ok=True)
-    done = _resume(out)
+    done = _resume(out, _key(pair, settings))
     left = [r for r in records if r.place not in done]
     if done:
         console.print(f"{len(done)} samples are there already; {len(left)} to go")
@@ -87,7 +89,7 @@ def regenerate(pair: Pair, settings: RegenerateSettings, console: Console) -> in
     if unfinished:
         action = "kept" if settings.keep_unfinished else "written without an answer, so that training skips them"
         console.print(f"[yellow]{unfinished} answers hit max_new_tokens {settings.max_new_tokens}: {action}[/]")
-    return len(_resume(out))
+    return len(_places(out))
 
 
 def _batches(records: list[Record], size: int) -> Iterator[list[Record]]:
@@ -100,7 +102,10 @@ def _answers(pair: Pair, prompts: list[list[int]], settings: RegenerateSettings)
     done = [Completion() for _ in prompts]
     limits = Limits(settings.max_new_tokens, tuple(ends))
     rng = generator(pair.target, settings.seed + sum(prompts[0]))  # batches do not share their random numbers
-    for step in decode(pair.target, pair.drafter, prompts, limits, Sampling(settings.temperature), rng=rng):
+    for step in decode(
+        pair.target, pair.drafter, prompts, limits, Sampling(settings.temperature), rng=rng,
+        num_speculative_tokens=settings.num_speculative_tokens,
+    ):  # fmt: skip
         record(done, step)
     for completion in done:
         completion.text = Detokenizer(pair.tokenizer).push(completion.token_ids, final=True)
@@ -114,7 +119,34 @@ def _row(source: Record, completion: Completion, settings: RegenerateSettings) -
     return {"messages": turns, "place": source.place, "finish_reason": completion.finish_reason}
 
 
-def _resume(path: Path) -> set[str]:
+def _key(pair: Pair, settings: RegenerateSettings) -> str:
+    """What must be the same for an unfinished file to be continued: the target and how it writes."""
+    decides = {
+        k: v
+        for k, v in asdict(settings).items()
+        if k not in ("out", "batch_size", "folder", "limit", "num_speculative_tokens")
+    }
+    return json.dumps({"target": pair.identity(), **decides}, sort_keys=True)
+
+
+def _resume(path: Path, key: str) -> set[str]:
+    """Places of the samples that an unfinished file holds already; notes beside it how they were written.
+
+    Raises ``DataError`` when another target or other settings wrote them.
+    """
+    note = path.with_name(path.name + ".key")
+    places = _places(path)
+    if places and note.is_file() and note.read_text(encoding="utf-8") != key:
+        raise DataError(
+            f"{path} was begun by another target or with other settings",
+            "the pair and the options it was begun with",
+            "restore them, or choose another --out",
+        )
+    note.write_text(key, encoding="utf-8")
+    return places
+
+
+def _places(path: Path) -> set[str]:
     """Places of the samples in an unfinished file; a line that a killed run left in halves is cut off.
 
     Raises ``DataError`` for a file that `regenerate` did not write.

@@ -23,11 +23,11 @@ CASES: list[dict[str, Any]] = [
     {"small_lm": "context"},
     {"small_lm": "context", "vocab": 40, "num_layers": 2, **WIDE},
     {"small_lm": "context", "vocab": 40, "fusion": "additive"},
-    {"small_lm": "context", "fusion": "initial_state", "num_layers": 2},
+    {"small_lm": "context", "num_layers": 2},
     {"small_lm": "lstm", "vocab": 40},
     {"small_lm": "lstm", "fusion": "initial_state", **WIDE},
     {"small_lm": "lstm", "fusion": "both", "vocab": 40, "lora_r": 0},
-    {"small_lm": "lstm", "fusion": "additive", **WIDE},
+    {"small_lm": "lstm", "fusion": "additive"},
     {"small_lm": "gru"},
     {"small_lm": "gru", "fusion": "initial_state", "vocab": 40},
     {"small_lm": "rnn", "vocab": 40, **WIDE},
@@ -38,9 +38,9 @@ CASES: list[dict[str, Any]] = [
     {"small_lm": "attention", "vocab": 40},
     {"small_lm": "attention", "fusion": "both", "num_layers": 2, **WIDE},
     {"small_lm": "hf", "vocab": 40},
-    {"small_lm": "hf", "fusion": "additive", **WIDE},
+    {"small_lm": "hf", **WIDE},
+    {"small_lm": "hf", "fusion": "additive"},
     {"small_lm": "none", "vocab": 40},
-    {"small_lm": "none", **WIDE},
 ]
 SAMPLED = Sampling(1.0)
 PROMPTS = prompts_of(96, [1, 6, 14])

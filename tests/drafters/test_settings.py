@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from kit.models import draft_settings, semi_drafter, target_of
+from kit.models import draft_settings, semi_drafter, shake, target_of
 
 from semiar.drafters import DrafterSettings, build_drafter
 from semiar.drafters.base import resolve_layers
@@ -40,12 +40,32 @@ def target() -> Target:
         ({"lora_r": -1}, "lora_r"),
         ({"fusion": "additive", "bias_rank": 0}, "bias_rank"),
         ({"small_lm": "hf"}, "small_lm_model"),
+        ({"small_lm": "context", "fusion": "initial_state"}, "initial_state"),
+        ({"small_lm": "hf", "fusion": "both"}, "both"),
+        ({"small_lm": "none", "fusion": "additive"}, "additive"),
+        ({"small_lm": "none", "layers": "low_mid_high"}, "low_mid_high"),
+        ({"small_lm": "lstm", "fusion": "additive", "layers": "low_mid_high"}, "low_mid_high"),
     ],
     ids=str,
 )
 def test_settings_that_cannot_be(changes: dict[str, Any], named: str, target: Target) -> None:
     with pytest.raises(ConfigError, match=named):
         build_drafter(draft_settings(**changes), target, None)
+
+
+@pytest.mark.parametrize("small_lm", ["context", "lstm", "gru", "rnn", "fixed_attention", "attention", "none"])
+@pytest.mark.parametrize("fusion", ["concat", "initial_state", "both", "additive"])
+def test_everything_that_learns_is_used(small_lm: str, fusion: str, target: Target) -> None:
+    """A weight without gradient would stop training in several processes (H23)."""
+    try:
+        settings = draft_settings(small_lm=small_lm, fusion=fusion)
+    except ConfigError:
+        return  # refused: see above
+    drafter = shake(build_drafter(settings, target, None).to(target.dtype))
+    hidden, tokens = torch.randn(2, 12, 1, target.hidden_size).double(), torch.randint(0, 90, (2, 12))
+    states = list(drafter.unroll(hidden, tokens, torch.tensor([[2, 4], [1, 3]])))
+    sum(drafter.head(state).square().sum() for state in states).backward()  # type: ignore[union-attr]
+    assert not [name for name, value in drafter.named_parameters() if value.grad is None]
 
 
 def test_a_small_lm_that_is_not_there(target: Target) -> None:

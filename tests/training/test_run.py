@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
+from transformers import TrainerCallback
 
 import semiar
 from semiar.drafters import DrafterSettings
 from semiar.errors import ConfigError, DataError, PairError, TrainingError
 from semiar.targets.load import load_model
+from semiar.training import run
 from semiar.training.config import DataSettings, LossSettings, TrainConfig
 from semiar.training.run import WORK, train
 from semiar.training.trainers import COMPLETE, complete_checkpoints
@@ -199,6 +202,26 @@ def test_best_checkpoint_is_the_one_with_the_highest_acceptance(config: TrainCon
     assert pair is not None
     measured = [e["eval_acceptance_length"] for e in pair.metrics["log"] if "eval_acceptance_length" in e]
     assert pair.metrics["held_out"]["acceptance_length"] == pytest.approx(max(measured), abs=1e-4)
+
+
+def test_checkpoints_are_written_as_often_as_asked(config: TrainConfig) -> None:
+    seen: list[str] = []
+
+    class Watch(TrainerCallback):
+        def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            seen.append(f"{state.global_step}")
+
+    make = run.make_trainer
+
+    def watched(*arguments: Any) -> Any:
+        trainer = make(*arguments)
+        trainer.add_callback(Watch())
+        return trainer
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "make_trainer", watched)
+        train(with_optim(config, max_steps=6, eval_steps=0, save_steps=3, load_best_model_at_end=True))
+    assert seen == ["3", "6"]
 
 
 def test_without_targets_nothing_starts(config: TrainConfig, tmp_path: Path) -> None:

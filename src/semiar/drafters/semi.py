@@ -23,6 +23,7 @@ from semiar.drafters.heads import DraftHead
 from semiar.drafters.hf_lm import HFSmallLM
 from semiar.drafters.small_lm import build_small_lm, count_heads
 from semiar.errors import PairError
+from semiar.targets.packed import pack
 from semiar.targets.target import Target
 
 
@@ -44,7 +45,7 @@ class SemiDrafter(Drafter):
             raise PairError(f"a draft vocabulary with token {int(vocab.max())}", f"ids below {target.vocab_size}")
         self.register_buffer("d2t", vocab)
         self.scale = embedding_scale or 1 / float(target.embedding[:4096].detach().float().std())
-        self.features = Features(size, len(self.layers))
+        self.features = Features(size, len(self.layers)) if settings.reads_features else None
         if settings.small_lm == "context":
             self.lm: Any = ContextLM(
                 size, count_heads(settings, size), settings.num_layers, settings.num_speculative_tokens
@@ -66,6 +67,12 @@ class SemiDrafter(Drafter):
         self._embedding = [target.embedding.detach()]
         return self
 
+    def prepare(self) -> None:
+        self.draft_head.prepare()  # before its low-rank factors are packed: it needs their product
+        for part in (self.lm, self.fuse, self.features):
+            if part is not None:
+                pack(part, keep=True)
+
     def extra_config(self) -> dict[str, Any]:
         extra: dict[str, Any] = {"embedding_scale": self.scale}
         if isinstance(self.lm, HFSmallLM):
@@ -76,6 +83,10 @@ class SemiDrafter(Drafter):
         """The target's input embeddings, brought to unit scale."""
         return F.embedding(tokens, self._embedding[0]) * self.scale
 
+    def distant(self, hidden: Tensor) -> Tensor:
+        """h_p (B, n, H) of states (B, n, F, H), as h_q and the fusion read it."""
+        return hidden[:, :, -1] if self.features is None else self.features(hidden)
+
     # -- training ----------------------------------------------------------------------------------------------------
 
     def unroll(self, hidden: Tensor, tokens: Tensor, anchors: Tensor) -> Iterator[Tensor]:
@@ -83,11 +94,11 @@ class SemiDrafter(Drafter):
         last = hidden[rows, anchors, -1]  # (B, A, H)
         memory = None
         if isinstance(self.lm, ContextLM):
-            everywhere = self.features(hidden[:, :-1])
+            everywhere = self.distant(hidden[:, :-1])
             memory = self._training_memory(everywhere, tokens, anchors)
             distant = everywhere[rows, anchors.clamp(max=everywhere.shape[1] - 1)]
         else:
-            distant = self.features(hidden[rows, anchors])
+            distant = self.distant(hidden[rows, anchors])
         state = self.lm.begin(distant) if self.lm is not None else None
         for step in range(self.settings.num_speculative_tokens):
             ids = tokens[rows, (anchors + 1 + step).clamp(max=tokens.shape[1] - 1)]
@@ -134,7 +145,7 @@ class SemiDrafter(Drafter):
         if count == 0 or bool((context.fresh == 0).any()):
             return Draft.empty(len(rows), context.tokens.device)  # one-token prompts have no state yet
         newest = context.hidden[rows, context.fresh - 1][:, None]  # (B, 1, F, H)
-        last, distant = newest[:, :, -1], self.features(newest)
+        last, distant = newest[:, :, -1], self.distant(newest)
         inner = self.lm.begin(distant) if self.lm is not None else None
         ids, tokens, laws = context.last(), [], []
         for step in range(count):
@@ -158,7 +169,7 @@ class SemiDrafter(Drafter):
         positions = positions.clamp(max=keys[0].shape[2] - 1)
         following = context.tokens.gather(1, (positions + 1).clamp(max=context.tokens.shape[1] - 1)).clamp(min=0)
         self.lm.remember(
-            self.features(context.hidden), self.embed(following), positions, Memory(keys, values, None, positions)
+            self.distant(context.hidden), self.embed(following), positions, Memory(keys, values, None, positions)
         )
         seen = context.lengths - 1
         width = int(seen.max())

@@ -64,7 +64,8 @@ class OptimSettings:
     """Train in bfloat16 mixed precision (weights that learn stay float32)."""
     fp16: bool = False
     logging_steps: int = 20
-    save_steps: int = 200
+    save_steps: int = 0
+    """Save a checkpoint every so many steps (a multiple of eval_steps); 0 = whenever acceptance is measured."""
     save_total_limit: int = 2
     eval_steps: int = 0
     """Measure acceptance every so many steps; 0 = once per epoch."""
@@ -74,9 +75,9 @@ class OptimSettings:
     report_to: str = "none"
 
     def __post_init__(self) -> None:
-        at_least(self, per_device_train_batch_size=1, gradient_accumulation_steps=1, logging_steps=1, save_steps=1)
+        at_least(self, per_device_train_batch_size=1, gradient_accumulation_steps=1, logging_steps=1)
         at_least(self, learning_rate=0, drafter_learning_rate=0, weight_decay=0, warmup_steps=0, max_grad_norm=0)
-        at_least(self, save_total_limit=1, eval_steps=0, seed=0)
+        at_least(self, save_total_limit=1, eval_steps=0, save_steps=0, seed=0)
         if self.max_steps < 1 and not self.num_train_epochs > 0:
             raise ConfigError(f"num_train_epochs {self.num_train_epochs}", "above 0, or max_steps")
 

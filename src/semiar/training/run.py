@@ -29,6 +29,7 @@ from semiar.training.states import Examples, StatesCollator, cache_states
 from semiar.training.trainers import AfterTrainer, BaseTrainer, JointTrainer, LoraTrainer, complete_checkpoints
 
 WORK = "checkpoints"  # subfolder of the output where a run in progress lives
+UNMEASURED_SAVE_STEPS = 200  # without held-out samples a checkpoint is written this often
 
 
 def train(
@@ -103,9 +104,10 @@ def arguments(config: TrainConfig, work: Path, has_eval: bool) -> TrainingArgume
     """Our settings as Hugging Face's."""
     optim = config.optim
     gpu = torch.cuda.is_available() and config.device != "cpu"
-    strategy = "no" if not has_eval else ("steps" if optim.eval_steps else "epoch")
+    measure = optim.eval_steps or optim.save_steps  # a checkpoint that can become the best one has been measured
+    strategy = "no" if not has_eval else ("steps" if measure else "epoch")
     best = has_eval and optim.load_best_model_at_end
-    save = "steps" if strategy == "no" or optim.eval_steps else "epoch"
+    save = "epoch" if strategy == "epoch" else "steps"
     make = refused_options()(TrainingArguments)
     args = make(
         output_dir=str(work),
@@ -125,9 +127,9 @@ def arguments(config: TrainConfig, work: Path, has_eval: bool) -> TrainingArgume
         use_cpu=not gpu,
         logging_steps=optim.logging_steps,
         eval_strategy=strategy,
-        eval_steps=optim.eval_steps or None,
+        eval_steps=measure or None,
         save_strategy=save,
-        save_steps=optim.eval_steps if save == "steps" and optim.eval_steps else optim.save_steps,
+        save_steps=optim.save_steps or optim.eval_steps or UNMEASURED_SAVE_STEPS,
         save_total_limit=optim.save_total_limit,
         load_best_model_at_end=best,
         metric_for_best_model=("eval_lm_loss" if config.mode == "lora" else "eval_acceptance_length") if best else None,
@@ -184,7 +186,7 @@ def _resume_point(work: Path, key: str, resume: bool) -> Path | None:
 
 def _use_cached_states(trainer: Any, config: TrainConfig, pair: Pair, samples: Samples, work: Path) -> None:
     examples = [*samples.train, *samples.held_out]
-    key = f"{samples.key}-{config.model}-{config.adapter}-{config.dtype}"
+    key = f"{samples.key}-{config.model}-{config.adapter}-{config.dtype}-{pair.target.fingerprint()}"
     layers = pair.drafter.layers
     if is_main():
         cache_states(pair.target, examples, layers, work, key)
