@@ -121,11 +121,8 @@ def _row(source: Record, completion: Completion, settings: RegenerateSettings) -
 
 def _key(pair: Pair, settings: RegenerateSettings) -> str:
     """What must be the same for an unfinished file to be continued: the target and how it writes."""
-    decides = {
-        k: v
-        for k, v in asdict(settings).items()
-        if k not in ("out", "batch_size", "folder", "limit", "num_speculative_tokens")
-    }
+    free = ("out", "batch_size", "folder", "limit", "num_speculative_tokens")
+    decides = {name: value for name, value in asdict(settings).items() if name not in free}
     return json.dumps({"target": pair.identity(), **decides}, sort_keys=True)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from rich.console import Console
 from torch import Tensor
 
 from semiar.targets.cache import Cache
@@ -78,6 +79,11 @@ class Compiled:
         for buffer in cache.buffers:
             torch._dynamo.mark_dynamic(buffer.keys, 2)
             torch._dynamo.mark_dynamic(buffer.values, 2)
-        with torch.no_grad(), torch._inductor.config.patch(freezing=True):
+        about = f"compiling the pass over {tokens.shape[1]} tokens (once; about a minute)"
+        with (
+            Console(stderr=True).status(about),
+            torch.no_grad(),
+            torch._inductor.config.patch(freezing=tokens.device.type == "cpu"),
+        ):
             graph(tokens, positions, masks, cache.place.slots, cache)
         return graph

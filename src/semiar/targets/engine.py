@@ -39,8 +39,9 @@ def choose_engine(wanted: str, target: Target) -> str:
 
 @torch.inference_mode()
 def prepare(target: Target, engine: str, sizes: Sequence[int] = (1,)) -> None:
-    """Make `target` fast in place (``sizes``: token counts of the passes to compile); afterwards it can decode but neither learn, nor move, nor be saved.
+    """Make `target` fast in place; afterwards it can decode but neither learn, nor move, nor be saved.
 
+    ``sizes`` are the token counts of the passes to compile, with the engine ``compiled``.
     Raises ``TargetError`` when the prepared model's logits are not the plain one's up to rounding.
     """
     if engine == "eager":

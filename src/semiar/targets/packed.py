@@ -1,4 +1,4 @@
-"""Linear layers for small batches on a CPU: weights laid out once as the kernel reads them, equal inputs multiplied once.
+"""Linear layers for few rows on a CPU: weights laid out once as the kernel reads them, one product for one input.
 
 PyTorch's bfloat16 product of a few rows with a plainly stored matrix reads memory at about half its speed: oneDNN lays
 the matrix out anew inside every call.  `pack` does that once, when a model is loaded for decoding, and drops the plain
