@@ -76,7 +76,7 @@ class Pair:
         engine = "eager" if trainable else choose_engine(settings.engine, target)
         prepare(target, engine, (1, drafter.settings.num_speculative_tokens + 1))
         if engine != "eager" and can_pack(target.device, target.dtype):
-            drafter.prepare()
+            drafter.prepare(engine)
         return cls(target, drafter, tokenizer, base, run, _read_json(folder / "metrics.json"), adapter)
 
     @classmethod

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
 import torch
-from kit.models import TableDrafter, noisy_drafter, plain_greedy, prompts_of, table_model, tiny
+from kit.models import TableDrafter, noisy_drafter, plain_greedy, prompts_of, semi_drafter, table_model, tiny
 
 from semiar.core.sampling import Sampling, distribution
 from semiar.decoding import Limits, decode
@@ -44,6 +45,29 @@ def test_greedy_output_is_the_plain_model_s_at_every_length(name: str) -> None:
     assert len(target.compiled.graphs) == 2
 
 
+@pytest.mark.parametrize("small_lm", ["context", "lstm", "none"])
+def test_a_compiled_drafter_drafts_the_same(small_lm: str) -> None:
+    target = Target(tiny("llama", torch.float32))
+    found: list[list[list[int]]] = []
+    for engine in ("eager", "compiled"):
+        drafter: Any = semi_drafter(target, torch.arange(0, 96, 2), small_lm=small_lm)
+        if engine == "compiled":
+            drafter.prepare(engine)
+        propose, drafts = drafter.propose, []
+
+        def note(*arguments: Any, propose: Any = propose, drafts: Any = drafts) -> Any:
+            drafts.append(propose(*arguments))
+            return drafts[-1]
+
+        drafter.propose = note
+        for length in (12, 70):  # the second text is longer than any before
+            prompt = prompts_of(96, [length])
+            assert texts(target, drafter, prompt, 60) == plain_greedy(target.lm, prompt, 60)
+        found.append([draft.tokens[0].tolist() for draft in drafts])
+    assert len(drafter._ready[0].graphs) == 1 and not drafter._ready[0].broken
+    assert found[0] == found[1] and len({tuple(draft) for draft in found[0]}) > 20
+
+
 FOUR = [[0.9, 0.1, -0.4, 0.3], [-0.6, 1.1, 0.2, 0.0], [0.5, 0.5, -1.0, 0.8], [1.3, -0.7, 0.1, 0.2]]
 OTHER = [[-0.2, 0.9, 0.6, -1.0], [1.0, 0.0, -0.5, 0.7], [-1.2, 0.3, 1.4, 0.0], [0.0, 0.8, -0.3, 1.1]]
 
@@ -63,6 +87,23 @@ def test_sampled_tokens_follow_the_target_s_law() -> None:
         seen = torch.bincount(found[:, position], minlength=4).double()
         expected = law * len(found)
         assert float(((seen - expected) ** 2 / expected).sum()) < 25  # chi-square with 3 degrees: chance 2e-5
+
+
+def test_tokens_of_a_compiled_drafter_follow_the_target_s_law() -> None:
+    target = Target(table_model(FOUR).float())
+    drafter: Any = semi_drafter(target, torch.tensor([0, 1, 3]), small_lm="context", num_heads=1)
+    drafter.prepare("compiled")
+    laws = distribution(torch.tensor(FOUR, dtype=torch.float64)[None], Sampling(1.0)).probs
+    assert laws is not None
+    rng = torch.Generator().manual_seed(6)
+    seen = torch.zeros(4, 4, dtype=torch.float64)
+    for _ in range(60):
+        for row in texts(target, drafter, [[2, 3, 0]], 60, sampling=Sampling(1.0), rng=rng):
+            for before, after in itertools.pairwise(row):
+                seen[before, after] += 1
+    assert len(drafter._ready[0].graphs) == 1
+    expected = seen.sum(1, keepdim=True) * laws[0]
+    assert float(((seen - expected) ** 2 / expected).sum()) < 45  # chi-square, 12 degrees of freedom: chance 1e-5
 
 
 def test_a_compiler_that_fails_is_named_once_and_decoding_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,8 +112,13 @@ def draw(probs: Tensor, rng: torch.Generator | None) -> Tensor:
     One uniform per law and the inverse of its cumulative sum, in float64.  `torch.multinomial` would need V random
     numbers, and its float32 race can be won by an id that is far too rare.
     """
+    return pick(probs, uniform(tuple(probs.shape[:-1]), rng, probs.device))
+
+
+def pick(probs: Tensor, coins: Tensor) -> Tensor:
+    """The draw of `draw` for given uniform numbers, ``coins`` (...)."""
     sums = probs.double().cumsum(-1)
-    goal = uniform((*probs.shape[:-1], 1), rng, probs.device) * sums[..., -1:]
+    goal = coins.unsqueeze(-1) * sums[..., -1:]
     index = torch.searchsorted(sums, goal, right=True).clamp_(max=probs.shape[-1] - 1)
     possible = probs.gather(-1, index) > 0  # a parallel sum may round upwards at an id of probability 0
     return torch.where(possible, index, probs.argmax(-1, keepdim=True)).squeeze(-1)

@@ -179,8 +179,8 @@ class Drafter(nn.Module):
         """Borrow the target's embedding and head rows; called after every load or move."""
         return self
 
-    def prepare(self) -> None:
-        """Get ready for fast decoding on a CPU: the weights stay, but the drafter cannot learn any more."""
+    def prepare(self, engine: str = "packed") -> None:
+        """Get ready for decoding with this engine of the target's; the weights stay, but learning is over."""
         pack(self, keep=True)
 
     def extra_config(self) -> dict[str, Any]:

@@ -42,9 +42,6 @@ class Drafted:
 class ContextLM(nn.Module):
     """h_q with the distant past as all of the target's states; `remember` reads verified positions, `step` drafts."""
 
-    cosine: Tensor
-    sine: Tensor
-
     def __init__(self, size: int, heads: int, layers: int, steps: int):
         super().__init__()
         self.heads, self.size = heads, size
@@ -52,22 +49,13 @@ class ContextLM(nn.Module):
         self.steps = nn.Embedding(steps + 1, size)
         nn.init.zeros_(self.steps.weight)
         self.blocks = nn.ModuleList(Block(size, heads, feed=i + 1 < layers) for i in range(layers))
-        self.register_buffer("cosine", torch.empty(0), persistent=False)
-        self.register_buffer("sine", torch.empty(0), persistent=False)
 
     def rotary(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Cosines and sines (..., 1, d/2) for these positions."""
         half = self.size // self.heads // 2
-        if (
-            self.cosine.numel() == 0
-            or int(positions.max()) >= len(self.cosine)
-            or self.cosine.device != positions.device
-        ):
-            length = max(2048, 2 * int(positions.max()) + 2)
-            rates = ROPE_BASE ** (-torch.arange(half, device=positions.device, dtype=torch.float32) / half)
-            angles = torch.arange(length, device=positions.device, dtype=torch.float32)[:, None] * rates
-            self.cosine, self.sine = angles.cos(), angles.sin()
-        return self.cosine[positions][..., None, :].to(dtype), self.sine[positions][..., None, :].to(dtype)
+        rates = ROPE_BASE ** (-torch.arange(half, device=positions.device, dtype=torch.float32) / half)
+        angles = positions[..., None, None] * rates
+        return angles.cos().to(dtype), angles.sin().to(dtype)
 
     def remember(self, distant: Tensor, embedded: Tensor, positions: Tensor, memory: Memory) -> None:
         """Write pairs (h_i, e(x_{i+1})), both (B, n, H), at slots ``positions`` (B, n) of every layer.

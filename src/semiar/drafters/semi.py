@@ -8,6 +8,7 @@ h_q over the tokens drafted since carries the recent ones; a fusion gives the ve
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,8 +16,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from semiar.core.draft import Draft
-from semiar.core.sampling import Sampling, distribution, draw
+from semiar.core.sampling import Sampling, distribution, pick, uniform
 from semiar.drafters.base import Context, Drafter, DrafterSettings, State, register, resolve_layers
+from semiar.drafters.compiled import CompiledDraft
 from semiar.drafters.context_lm import ContextLM, Memory
 from semiar.drafters.fusion import Features, build_fusion
 from semiar.drafters.heads import DraftHead
@@ -60,6 +62,7 @@ class SemiDrafter(Drafter):
         self.fuse = build_fusion(settings, size, rows)
         self.draft_head = DraftHead(size, rows, settings.lora_r)
         self._embedding: list[Tensor] = []
+        self._ready: list[CompiledDraft] = []
 
     def bind(self, target: Target) -> SemiDrafter:
         ids = torch.arange(target.vocab_size) if self.vocab is None else self.vocab
@@ -67,7 +70,9 @@ class SemiDrafter(Drafter):
         self._embedding = [target.embedding.detach()]
         return self
 
-    def prepare(self) -> None:
+    def prepare(self, engine: str = "packed") -> None:
+        if engine == "compiled":
+            self._ready = [CompiledDraft(self)]
         self.draft_head.prepare()  # before its low-rank factors are packed: it needs their product
         for part in (self.lm, self.fuse, self.features):
             if part is not None:
@@ -138,42 +143,74 @@ class SemiDrafter(Drafter):
         self, context: Context, state: State, count: int, sampling: Sampling, rng: torch.Generator | None
     ) -> Draft:
         count = min(count, self.settings.num_speculative_tokens)
-        rows = torch.arange(len(context.lengths), device=context.tokens.device)
+        batch, device = len(context.lengths), context.tokens.device
         if context.hidden.shape[1] == 0:
-            return Draft.empty(len(rows), context.tokens.device)
-        memory = self._read_fresh(context, state) if isinstance(self.lm, ContextLM) else None  # now or never
-        if count == 0 or bool((context.fresh == 0).any()):
-            return Draft.empty(len(rows), context.tokens.device)  # one-token prompts have no state yet
-        newest = context.hidden[rows, context.fresh - 1][:, None]  # (B, 1, F, H)
+            return Draft.empty(batch, device)
+        fresh = self._fresh(context, state)
+        if count == 0 or bool((context.fresh == 0).any()):  # one-token prompts have no state yet
+            if isinstance(self.lm, ContextLM):
+                self._remember(fresh)  # now or never
+            return Draft.empty(batch, device)
+        coins = None if sampling.greedy else uniform((batch, count), rng, device)
+        draft = self._ready[0](fresh, coins, count, sampling) if self._ready else None
+        tokens, probs = draft or self.draft(fresh, coins, count, sampling)
+        return Draft.chain(tokens, probs, self.vocab)
+
+    def _fresh(self, context: Context, state: State) -> Fresh:
+        """What the last step brought, and how much of the memory may be seen."""
+        lengths, hidden = context.lengths, context.hidden
+        start = lengths - 1 - context.fresh  # (B,) position of the first fresh state
+        positions = start[:, None] + torch.arange(hidden.shape[1], device=start.device)
+        following = context.tokens.gather(1, (positions + 1).clamp(max=context.tokens.shape[1] - 1)).clamp(min=0)
+        keys, values, visible = [], [], None
+        if isinstance(self.lm, ContextLM):
+            keys, values = state.values["keys"], state.values["values"]
+            positions = positions.clamp(max=keys[0].shape[2] - 1)  # shorter rows write rubbish behind their end, unseen
+            seen = lengths - 1
+            visible = (torch.arange(int(seen.max()), device=seen.device) < seen[:, None])[:, None]
+        return Fresh(context.last(), following, positions, hidden, context.fresh, lengths, keys, values, visible)
+
+    def _remember(self, fresh: Fresh) -> Memory:
+        """Add the pairs that the last step completed; rejected ones were never written."""
+        memory = Memory(fresh.keys, fresh.values, None, fresh.positions)
+        self.lm.remember(self.distant(fresh.hidden), self.embed(fresh.following), fresh.positions, memory)
+        assert fresh.visible is not None
+        width = fresh.visible.shape[-1]
+        keys, values = [k[:, :, :width] for k in fresh.keys], [v[:, :, :width] for v in fresh.values]
+        return Memory(keys, values, fresh.visible, fresh.lengths[:, None] - 1)
+
+    def draft(self, fresh: Fresh, coins: Tensor | None, count: int, sampling: Sampling) -> tuple[Tensor, Tensor | None]:
+        """Drafted ids (B, count) and, when sampling, their laws (B, count, V_draft); no host synchronisation."""
+        memory = self._remember(fresh) if isinstance(self.lm, ContextLM) else None
+        rows = torch.arange(len(fresh.lengths), device=fresh.lengths.device)
+        newest = fresh.hidden[rows, fresh.count - 1][:, None]  # (B, 1, F, H)
         last, distant = newest[:, :, -1], self.distant(newest)
         inner = self.lm.begin(distant) if self.lm is not None else None
-        ids, tokens, laws = context.last(), [], []
+        ids, tokens, laws = fresh.last, [], []
         for step in range(count):
             recent, inner = self._step(ids, inner, memory)
-            logits = self.head(self.fuse(last, distant, recent, step))
-            law = distribution(logits, sampling)
-            choice = law.tokens if law.probs is None else draw(law.probs, rng)
+            law = distribution(self.head(self.fuse(last, distant, recent, step)), sampling)
+            choice = law.tokens
+            if law.probs is not None:
+                assert coins is not None
+                choice = pick(law.probs, coins[:, step : step + 1])
+                laws.append(law.probs)
             assert choice is not None
             ids = choice if self.vocab is None else self.vocab[choice]
             tokens.append(ids)
-            laws.append(law.probs)
-        probs = None if laws[0] is None else torch.cat(laws, 1)  # type: ignore[arg-type]
-        return Draft.chain(torch.cat(tokens, 1), probs, self.vocab)
+        return torch.cat(tokens, 1), torch.cat(laws, 1) if laws else None
 
-    def _read_fresh(self, context: Context, state: State) -> Memory:
-        """Add the pairs that the last step completed; rejected ones were never written."""
-        start = context.lengths - 1 - context.fresh  # (B,) position of the first fresh state
-        steps = torch.arange(context.hidden.shape[1], device=start.device)
-        positions = start[:, None] + steps  # rows that are shorter write rubbish behind their end, unseen
-        keys, values = state.values["keys"], state.values["values"]
-        positions = positions.clamp(max=keys[0].shape[2] - 1)
-        following = context.tokens.gather(1, (positions + 1).clamp(max=context.tokens.shape[1] - 1)).clamp(min=0)
-        self.lm.remember(
-            self.distant(context.hidden), self.embed(following), positions, Memory(keys, values, None, positions)
-        )
-        seen = context.lengths - 1
-        width = int(seen.max())
-        visible = None
-        if len(seen) > 1:
-            visible = (torch.arange(width, device=seen.device) < seen[:, None])[:, None]
-        return Memory([k[:, :, :width] for k in keys], [v[:, :, :width] for v in values], visible, seen[:, None])
+
+@dataclass(slots=True)
+class Fresh:
+    """What `SemiDrafter.draft` reads; row b has ``count[b]`` states that it has not seen yet."""
+
+    last: Tensor  # (B, 1) newest committed token
+    following: Tensor  # (B, n) token after each fresh state
+    positions: Tensor  # (B, n) their positions
+    hidden: Tensor  # (B, n, F, H)
+    count: Tensor  # (B,)
+    lengths: Tensor  # (B,) committed tokens
+    keys: list[Tensor]  # (B, heads, T, d) memory of each layer of a `context` h_q
+    values: list[Tensor]
+    visible: Tensor | None  # (B, 1, width) which slots of it a row may see

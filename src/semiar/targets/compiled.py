@@ -7,6 +7,7 @@ The text's length and the cache's size are symbols of the graph, so nothing is c
 
 from __future__ import annotations
 
+import itertools
 import types
 import warnings
 from collections.abc import Callable, Sequence
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from semiar.targets.cache import Cache
 
+NUMBERS = itertools.count()
 Masks = dict[str, Tensor]
 Graph = Callable[[Tensor, Tensor, Masks, Tensor, Cache], tuple[Tensor, Tensor]]
 
@@ -68,22 +70,31 @@ class Compiled:
             )
             return out.logits, target.read(layers)
 
-        # torch.compile keeps graphs by code object, and these have no guards: every graph needs a code of its own
-        code = step.__code__.replace(co_name=f"pass_{'_'.join(map(str, tokens.shape))}_{len(self.graphs)}")
-        own = types.FunctionType(code, step.__globals__, code.co_name, None, step.__closure__)
-        graph: Any = torch.compile(
-            own, fullgraph=True, options={"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
-        )
-        for mask in masks.values():
-            torch._dynamo.mark_dynamic(mask, 3)
-        for buffer in cache.buffers:
-            torch._dynamo.mark_dynamic(buffer.keys, 2)
-            torch._dynamo.mark_dynamic(buffer.values, 2)
-        about = f"compiling the pass over {tokens.shape[1]} tokens (once; about a minute)"
-        with (
-            Console(stderr=True).status(about),
-            torch.no_grad(),
-            torch._inductor.config.patch(freezing=tokens.device.type == "cpu"),
-        ):
-            graph(tokens, positions, masks, cache.place.slots, cache)
-        return graph
+        arguments = (tokens, positions, masks, cache.place.slots, cache)
+        buffers = [states for buffer in cache.buffers for states in (buffer.keys, buffer.values)]
+        growing = [*((mask, 3) for mask in masks.values()), *((states, 2) for states in buffers)]
+        return compile_graph(step, f"pass_{tokens.shape[1]}", arguments, growing)
+
+
+def compile_graph(
+    function: Callable[..., Any], name: str, arguments: tuple[Any, ...], growing: Sequence[tuple[Tensor, int]]
+) -> Any:
+    """Compile `function` for arguments like these, of which only the dimensions in ``growing`` may change later.
+
+    The weights of modules that it reads become constants of the graph, laid out for the CPU's kernels.  The graph
+    checks nothing: it must only be called with tensors of the same types and other dimensions, in ``no_grad`` mode.
+    """
+    # torch.compile keeps graphs by code object, and these have no guards: every graph needs a code of its own
+    code = function.__code__.replace(co_name=f"{name}_{next(NUMBERS)}")
+    own = types.FunctionType(code, function.__globals__, code.co_name, None, function.__closure__)
+    graph: Any = torch.compile(own, fullgraph=True, options={"guard_filter_fn": torch.compiler.skip_all_guards_unsafe})
+    for tensor, dimension in growing:
+        torch._dynamo.mark_dynamic(tensor, dimension)
+    on_cpu = growing[0][0].device.type == "cpu" if growing else True
+    with (
+        Console(stderr=True).status(f"compiling {name} (once; up to a minute)"),
+        torch.no_grad(),
+        torch._inductor.config.patch(freezing=on_cpu),
+    ):
+        graph(*arguments)
+    return graph

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import skip_init
 
 TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))  # names of projections that read one input
 ROWS = 8  # the row count whose layout is asked for; any other works with it
@@ -44,12 +45,9 @@ class Together(nn.Module):
 
     def __init__(self, layers: list[nn.Linear]):
         super().__init__()
-        first = layers[0]
-        self.product = nn.Linear(0, 0, first.bias is not None)
-        self.product.in_features, self.product.out_features = first.in_features, sum(x.out_features for x in layers)
-        self.product.weight = nn.Parameter(torch.cat([layer.weight.detach() for layer in layers]), requires_grad=False)
-        if first.bias is not None:
-            self.product.bias = nn.Parameter(torch.cat([layer.bias.detach() for layer in layers]), requires_grad=False)
+        biased = layers[0].bias is not None
+        bias = torch.cat([layer.bias.detach() for layer in layers]) if biased else None
+        self.product = plain_linear(torch.cat([layer.weight.detach() for layer in layers]), bias)
         self.sizes = [layer.out_features for layer in layers]
         self.parts: list[Tensor | None] = []
 
@@ -75,6 +73,16 @@ class Part(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.group.take(self.index) if self.index else self.group.first(x)
+
+
+def plain_linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
+    """A linear layer of this weight (out, in) and bias (out,)."""
+    layer = skip_init(nn.Linear, weight.shape[1], weight.shape[0], bias=bias is not None, dtype=weight.dtype)
+    layer.requires_grad_(False)
+    layer.weight.copy_(weight)
+    if bias is not None:
+        layer.bias.copy_(bias)
+    return layer
 
 
 def join(module: nn.Module) -> int:

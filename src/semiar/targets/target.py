@@ -152,7 +152,7 @@ class Target(nn.Module):
         masks = self._attention(cache, slots, slots, None, always=True)
         assert masks is not None
         found = self.compiled.run(
-            F.pad(tokens.clamp(min=0), (0, size - count)),
+            F.pad(tokens.clamp(min=0), (0, size - count)).contiguous(),
             slots,
             masks if isinstance(masks, dict) else {"": masks},
             cache,
