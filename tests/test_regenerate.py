@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -74,13 +75,14 @@ def test_answers_are_the_targets_and_the_rest_of_the_chat_is_kept(data: Path) ->
 
 def test_a_killed_run_goes_on_without_losing_or_repeating_a_sample(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen, pair = settings(data), saying("hi")
-    answers, calls = module._answers, []
+    answers, asked = module._answers, []
 
-    def killed(*args: Any) -> list[Completion]:
-        calls.append(args)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return answers(*args)
+    def killed(pair: Pair, prompts: list[list[int]], *rest: Any) -> Iterator[tuple[int, Completion]]:
+        asked.append(len(prompts))
+        for number, found in enumerate(answers(pair, prompts, *rest)):
+            if len(asked) == 1 and number == 3:
+                raise KeyboardInterrupt
+            yield found
 
     monkeypatch.setattr(module, "_answers", killed)
     with pytest.raises(KeyboardInterrupt):
@@ -93,7 +95,7 @@ def test_a_killed_run_goes_on_without_losing_or_repeating_a_sample(data: Path, m
     assert "3 samples are there already; 4 to go" in console.export_text()
     assert Path(chosen.out).read_text(encoding="utf-8").startswith(first)
     assert len({row["place"] for row in lines(chosen.out)}) == len(lines(chosen.out)) == 7
-    assert regenerate(pair, chosen, quiet()) == 7 and len(calls) == 4  # nothing left to do
+    assert regenerate(pair, chosen, quiet()) == 7 and asked == [7, 4, 0]  # nothing left to do
 
 
 def test_a_file_begun_by_another_target_or_otherwise_is_not_continued(

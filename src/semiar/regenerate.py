@@ -58,7 +58,10 @@ class RegenerateSettings:
 
 
 def regenerate(pair: Pair, settings: RegenerateSettings, console: Console) -> int:
-    """Write ``messages`` records with the target's answers; returns how many there are.  Ctrl-C loses one batch."""
+    """Write ``messages`` records with the target's answers; returns how many there are.
+
+    Ctrl-C loses the answers in work.
+    """
     records = load_any(
         settings.data, settings.split, settings.folder or None, settings.limit or None, settings.seed
     ).records
@@ -80,36 +83,32 @@ def regenerate(pair: Pair, settings: RegenerateSettings, console: Console) -> in
     unfinished = 0
     with out.open("a", encoding="utf-8") as file, Progress(console=console) as bar:
         task = bar.add_task("regenerating", total=len(left))
-        for batch in _batches(left, settings.batch_size):
-            for one, completion in zip(batch, _answers(pair, [ids[id(r)] for r in batch], settings), strict=True):
-                unfinished += completion.finish_reason != "stop"
-                file.write(json.dumps(_row(one, completion, settings), ensure_ascii=False) + "\n")
+        for index, completion in _answers(pair, [ids[id(r)] for r in left], settings):
+            unfinished += completion.finish_reason != "stop"
+            file.write(json.dumps(_row(left[index], completion, settings), ensure_ascii=False) + "\n")
             file.flush()
-            bar.advance(task, len(batch))
+            bar.advance(task)
     if unfinished:
         action = "kept" if settings.keep_unfinished else "written without an answer, so that training skips them"
         console.print(f"[yellow]{unfinished} answers hit max_new_tokens {settings.max_new_tokens}: {action}[/]")
     return len(_places(out))
 
 
-def _batches(records: list[Record], size: int) -> Iterator[list[Record]]:
-    for start in range(0, len(records), size):
-        yield records[start : start + size]
-
-
-def _answers(pair: Pair, prompts: list[list[int]], settings: RegenerateSettings) -> list[Completion]:
+def _answers(pair: Pair, prompts: list[list[int]], settings: RegenerateSettings) -> Iterator[tuple[int, Completion]]:
+    """Index and answer of every prompt, in the order in which they are finished."""
     ends = end_of_turn_ids(pair.tokenizer, pair.target.lm.generation_config.eos_token_id)
     done = [Completion() for _ in prompts]
     limits = Limits(settings.max_new_tokens, tuple(ends))
-    rng = generator(pair.target, settings.seed + sum(prompts[0]))  # batches do not share their random numbers
+    rng = generator(pair.target, settings.seed + sum(map(sum, prompts)))  # a continued run draws other numbers
     for step in decode(
         pair.target, pair.drafter, prompts, limits, Sampling(settings.temperature), rng=rng,
-        num_speculative_tokens=settings.num_speculative_tokens,
+        num_speculative_tokens=settings.num_speculative_tokens, max_batch=settings.batch_size,
     ):  # fmt: skip
         record(done, step)
-    for completion in done:
-        completion.text = Detokenizer(pair.tokenizer).push(completion.token_ids, final=True)
-    return done
+        for row, reason in zip(step.rows, step.finished, strict=True):
+            if reason:
+                done[row].text = Detokenizer(pair.tokenizer).push(done[row].token_ids, final=True)
+                yield row, done[row]
 
 
 def _row(source: Record, completion: Completion, settings: RegenerateSettings) -> dict[str, object]:

@@ -56,6 +56,17 @@ def long(tmp_path_factory):
     return trace, summarise(trace), page(trace, tmp_path_factory.mktemp("report") / "report.html")
 
 
+def test_a_profile_is_drawn_and_told(tmp_path):
+    trace = long_trace(prompts=3, rounds=1)
+    for run in trace.generations:
+        run["detokenise_seconds"] = 0.002
+        for one in run["steps"]:
+            one["parts_ms"] = {"draft": one["draft_ms"], "target": 18.0, "law": 1.0, "accept": 0.2, "cache": 0.1}
+    text = page(trace, tmp_path / "report.html")
+    assert 'aria-label="profile"' in text and "one speculative pass, split" in text
+    assert 'aria-label="profile"' not in page(long_trace(prompts=3, rounds=1), tmp_path / "plain.html")
+
+
 def test_page_says_the_numbers(long):
     trace, metrics, text = long
     for value in (metrics.speed.speedup, metrics.speed.speedup_without_prefill, metrics.prediction.speedup):

@@ -14,10 +14,11 @@ from kit.models import TableDrafter, chain_table, table_model
 from kit.tokenizers import byte_tokenizer
 from rich.console import Console
 
-from semiar.bench.calibrate import Machine, choose_count
+from semiar.bench.calibrate import Machine, calibrate, choose_count
 from semiar.bench.metrics import read_trace, summarise
 from semiar.bench.run import BenchSettings, generation, run_bench
 from semiar.bench.trace import Trace
+from semiar.core.sampling import Sampling
 from semiar.decoding import Limits
 from semiar.drafters import NoDrafter
 from semiar.errors import ConfigError
@@ -93,6 +94,26 @@ def whole(run: dict[str, Any]) -> None:
     assert run["prefill_seconds"] > 0 and run["prefill_seconds"] + parts / 1e3 <= run["seconds"] * 1.01
     if run["mode"] != "speculative":
         assert all(step["drafted"] == step["accepted"] == 0 for step in run["steps"])
+
+
+def test_a_profile_accounts_for_every_step(pair: Pair, task: Path, tmp_path: Path) -> None:
+    trace = bench(pair, task, tmp_path, profile=True, num_speculative_tokens=3)
+    for run in trace.generations:
+        for step in run["steps"]:
+            whole_step = step["draft_ms"] + step["verify_ms"] + step["overhead_ms"]
+            assert sum(step["parts_ms"].values()) == pytest.approx(whole_step, abs=0.01)
+            assert list(step["parts_ms"]) == ["draft", "target", "law", "accept", "cache", "report"]
+    profile = summarise(trace).time.profile
+    assert set(profile) == {"plain", "speculative"} and {"python", "detokenise"} <= set(profile["plain"])
+    assert profile["speculative"]["draft"] > profile["plain"]["draft"]
+    assert summarise(bench(pair, task, tmp_path, num_speculative_tokens=3)).time.profile == {}
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_costs_are_measured_for_a_batch(pair: Pair, rows: int) -> None:
+    limits, quiet = Limits(8), Console(quiet=True)
+    machine = calibrate(pair, [[1, 2, 3], [4, 5, 6, 7]], limits, Sampling(), "exact", quiet, rows=rows)
+    assert list(machine.verify_ms) == [str(n) for n in range(1, K + 2)] and min(machine.verify_ms.values()) > 0
 
 
 def test_the_same_seed_gives_the_same_texts_and_each_round_another(pair: Pair, task: Path, tmp_path: Path) -> None:

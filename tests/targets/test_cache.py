@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from kit.models import target_of
 
 from semiar.targets import Cache
+from semiar.targets.cache import survivors, take_rows
 
 Rows = list[list[float]]
 
@@ -125,6 +126,25 @@ def test_no_rows_left() -> None:
     keep(cache, [[0], [0]])
     cache.select(torch.tensor([], dtype=torch.long))
     assert cache.width == 0 and len(cache.lengths) == 0
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=9))
+def test_survivors_fill_the_gaps_and_stay_where_they_are(alive: list[bool]) -> None:
+    rows = survivors(torch.tensor(alive))
+    left = [index for index, one in enumerate(alive) if one]
+    assert sorted(rows.tolist()) == left
+    assert all(row == place for place, row in enumerate(rows.tolist()) if row < len(left))
+    states = torch.arange(2.0 * len(alive)).view(-1, 2)
+    wanted, before = states[rows].clone(), states.data_ptr()
+    found = take_rows(states, rows)
+    assert torch.equal(found, wanted) and (not left or found.data_ptr() == before)
+
+
+@pytest.mark.parametrize("rows", [[0, 0], [1, 0], [2, 1, 0], [1, 2]])
+def test_any_other_choice_of_rows_is_copied(rows: list[int]) -> None:
+    states = torch.arange(6.0).view(3, 2)
+    kept = states.clone()
+    assert torch.equal(take_rows(states, torch.tensor(rows)), kept[rows]) and torch.equal(states, kept)
 
 
 @pytest.mark.parametrize("capacity", [1, 300])

@@ -33,15 +33,21 @@ class Machine:
 
 
 def calibrate(
-    pair: Pair, prompts: Sequence[list[int]], limits: Limits, sampling: Sampling, rule: str, console: Console
+    pair: Pair,
+    prompts: Sequence[list[int]],
+    limits: Limits,
+    sampling: Sampling,
+    rule: str,
+    console: Console,
+    rows: int = 1,
 ) -> Machine:
-    """Measure on the pair's own prompts; takes a few seconds."""
+    """Measure on the pair's own prompts, ``rows`` of them decoded together; takes a few seconds."""
     console.print("measuring this machine ...")
     most = 0 if isinstance(pair.drafter, NoDrafter) else pair.drafter.settings.num_speculative_tokens
     machine = Machine()
     typical = sorted(prompts, key=len)[len(prompts) // 2]
     machine.context = len(typical)
-    _passes(pair, typical, most, sampling, machine)
+    _passes(pair, typical, most, sampling, machine, rows)
     _rounds(pair, prompts[:8], limits, sampling, rule, most, machine)
     return machine
 
@@ -54,23 +60,23 @@ def choose_count(machine: Machine) -> int:
 
 
 @torch.inference_mode()
-def _passes(pair: Pair, prompt: list[int], most: int, sampling: Sampling, machine: Machine) -> None:
+def _passes(pair: Pair, prompt: list[int], most: int, sampling: Sampling, machine: Machine, rows: int) -> None:
     target, drafter = pair.target, pair.drafter
-    tokens = torch.tensor([prompt], device=target.device)
-    cache = target.start(1, len(prompt) + most + 2)
-    count = torch.tensor([len(prompt) - 1], device=target.device)
+    tokens = torch.tensor([prompt] * rows, device=target.device)
+    cache = target.start(rows, len(prompt) + most + 2)
+    count = torch.tensor([len(prompt) - 1] * rows, device=target.device)
     hidden = target.prefill(tokens[:, :-1], count, cache, drafter.layers)
     context = Context(tokens, count + 1, hidden, count)
-    state = drafter.start(1, len(prompt) + most + 2, target.device)
+    state = drafter.start(rows, len(prompt) + most + 2, target.device)
     rng = generator(target, 0)
     if most:
         drafter.propose(context, state, 1, sampling, rng)
     context = Context(tokens, count + 1, hidden[:, -1:], torch.ones_like(count))  # as after a step: little is new
-    nothing = torch.full((1, most + 1), -1, device=target.device)
+    nothing = torch.full((rows, most + 1), -1, device=target.device)
 
     def verify(n: int) -> Callable[[], None]:
         def run() -> None:
-            target(tokens[:, -1:].expand(1, n), cache, layers=drafter.layers)
+            target(tokens[:, -1:].expand(rows, n), cache, layers=drafter.layers)
             cache.keep(nothing[:, :n], chain=True)
 
         return run

@@ -76,6 +76,8 @@ class Time:
     """Median of a whole plain step."""
     per_token: dict[str, dict[str, float]]
     """Mode -> prefill, draft, verify, overhead per emitted token; sums to 1000 / tokens per second."""
+    profile: dict[str, dict[str, float]]
+    """Mode -> mean milliseconds per target pass of each part; empty unless the bench ran with --profile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +220,20 @@ def _time(plain: list[Record], fast: list[Record]) -> Time:
         overhead_ms=median(step["overhead_ms"] for step in steps) if steps else 0.0,
         plain_step_ms=median(whole),
         per_token={"plain": _per_token(plain), "speculative": _per_token(fast)},
+        profile={mode: found for mode, runs in (("plain", plain), ("speculative", fast)) if (found := _profile(runs))},
     )
+
+
+def _profile(runs: list[Record]) -> dict[str, float]:
+    """Mean milliseconds per target pass by part; python is what no part accounts for."""
+    steps = [step for run in runs for step in run["steps"]]
+    if not steps or "parts_ms" not in steps[0]:
+        return {}
+    parts = {part: sum(step["parts_ms"][part] for step in steps) for part in steps[0]["parts_ms"]}
+    total = 1e3 * sum(run["seconds"] - run["prefill_seconds"] for run in runs)
+    parts["python"] = max(0.0, total - sum(parts.values()))
+    parts["detokenise"] = 1e3 * sum(run["detokenise_seconds"] for run in runs)
+    return {part: milliseconds / len(steps) for part, milliseconds in parts.items()}
 
 
 def _per_token(runs: list[Record]) -> dict[str, float]:

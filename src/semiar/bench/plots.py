@@ -26,6 +26,7 @@ STYLE: dict[Any, Any] = {
     "legend.frameon": False, "legend.fontsize": 9.5, "lines.linewidth": 2,
 }  # fmt: skip
 SIZE, WIDE = (5.4, 3.4), (11.2, 2.3)
+PROFILE = (ORANGE, BLUE, "#56B4E9", GREEN, "#F0E442", "#D55E00", GREY, "#CC79A7")
 PARTS = {"prefill": GREY, "draft": ORANGE, "verify": BLUE, "overhead": GREEN}
 
 
@@ -45,17 +46,19 @@ def figures(metrics: Metrics) -> list[Picture]:
         wanted.append(("Share of drafted tokens that the target accepted, by position in the draft.", acceptance))
         wanted.append(("How many drafted tokens a target pass accepted (passes that drafted all K).", accepted_lengths))
     wanted.append(("Where the time of one emitted token goes.", time_per_token))
+    if metrics.time.profile:
+        wanted.append(("Where the time of one target pass goes.", profile))
     if len(metrics.prediction.by_count) > 1:
         wanted.append(("Speed-up expected from acceptance and measured costs, and the one measured.", prediction))
     if len(metrics.speed.by_prompt) > 1:
         wanted.append(("Speed-up of each prompt.", by_prompt))
-    return [Picture(caption, draw(plot, metrics), plot is time_per_token) for caption, plot in wanted]
+    return [Picture(caption, draw(plot, metrics), plot in ROWS) for caption, plot in wanted]
 
 
 def draw(plot: Callable[[Axes, Metrics], None], metrics: Metrics) -> str:
     """Run one plot and return its SVG element."""
     with matplotlib.rc_context({**STYLE, "svg.hashsalt": plot.__name__}):
-        figure = Figure(figsize=WIDE if plot is time_per_token else SIZE, layout="constrained")
+        figure = Figure(figsize=WIDE if plot in ROWS else SIZE, layout="constrained")
         plot(figure.subplots(), metrics)
         file = io.StringIO()
         figure.savefig(file, format="svg", transparent=True)
@@ -121,6 +124,26 @@ def time_per_token(axes: Axes, metrics: Metrics) -> None:
     axes.grid(axis="y", visible=False)
     axes.set_xlabel("milliseconds per emitted token")
     axes.figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=len(PARTS))
+
+
+def profile(axes: Axes, metrics: Metrics) -> None:
+    """Stacked milliseconds per target pass of both ways, in fine parts."""
+    ways = [way for way in ("speculative", "plain") if way in metrics.time.profile]
+    left = [0.0] * len(ways)
+    for number, part in enumerate(metrics.time.profile[ways[0]]):
+        widths = [metrics.time.profile[way].get(part, 0.0) for way in ways]
+        colour, hatch = PROFILE[number % len(PROFILE)], "" if number < len(PROFILE) else "//"
+        axes.barh(ways, widths, left=left, color=colour, hatch=hatch, height=0.6, label=part, edgecolor="white")
+        left = [a + b for a, b in zip(left, widths, strict=True)]
+    for row, total in enumerate(left):
+        axes.annotate(f"{total:.1f} ms", (total, row), (5, 0), textcoords="offset points", va="center")
+    axes.set_xlim(0, max(left) * 1.08)
+    axes.grid(axis="y", visible=False)
+    axes.set_xlabel("milliseconds per target pass")
+    axes.figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=8)
+
+
+ROWS = (time_per_token, profile)  # plots that take a whole row
 
 
 def prediction(axes: Axes, metrics: Metrics) -> None:

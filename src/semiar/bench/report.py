@@ -144,6 +144,9 @@ def _time_rows(metrics: Metrics) -> Iterator[Row]:
     parts = " + ".join(f"{value:.1f}" for value in (time.draft_ms, time.verify_ms, time.overhead_ms))
     yield "one speculative pass", f"{parts} ms", "draft + verify + overhead, medians"
     yield "one plain step", f"{time.plain_step_ms:.1f} ms", "median"
+    for mode, profile in time.profile.items():
+        split = ", ".join(f"{part} {value:.2f}" for part, value in profile.items())
+        yield f"one {mode} pass, split", f"{sum(profile.values()):.1f} ms", f"mean: {split}"
 
 
 def _text_row(metrics: Metrics) -> Row:

@@ -33,6 +33,8 @@ from semiar.pair import Pair
 from semiar.targets import Target
 from semiar.version import __version__
 
+WARM_UP = 64  # tokens decoded before anything is recorded: enough for every graph to be compiled
+
 
 @dataclass(frozen=True)
 class BenchSettings:
@@ -57,6 +59,8 @@ class BenchSettings:
     rule: str = "exact"
     """exact, block (block verification), or none (LOSSY: drafts unverified)."""
     seed: int = 0
+    profile: bool = False
+    """Also record where a step's time goes: draft, target, law, accept, cache, report, Python, detokenisation."""
     base: bool = False
     """Also decode with the base model, to show what the adapter does for the task metric."""
 
@@ -128,7 +132,7 @@ def _generations(
     if base is not None:
         ways.append(("base", base, 0))
     for _, target, k in ways:  # warm up, not recorded
-        generation(pair, target, prompts[0], Limits(16, limits.end_ids), settings, k)
+        generation(pair, target, prompts[0], Limits(WARM_UP, limits.end_ids), settings, k)
     total = [(r, i) for r in range(settings.rounds) for i in range(len(prompts))]
     for round_, index in track(total, description="decoding"):
         order = ways if (round_ + index) % 2 == 0 else [ways[1], ways[0], *ways[2:]]
@@ -152,7 +156,7 @@ def generation(
     first: float | None = None
     loop = decode(
         target, pair.drafter, [prompt], limits, settings.sampling(), rng=rng, num_speculative_tokens=count,
-        rule=settings.rule if count else "exact",
+        rule=settings.rule if count else "exact", profile=settings.profile,
     )  # fmt: skip
     for step in loop:
         if first is None:
@@ -167,10 +171,13 @@ def generation(
             "draft_ms": round(1e3 * step.draft_seconds, 4), "verify_ms": round(1e3 * step.verify_seconds, 4),
             "overhead_ms": round(1e3 * rest, 4),
         })  # fmt: skip
+        if settings.profile:
+            steps[-1]["parts_ms"] = {part: round(1e3 * spent, 4) for part, spent in step.parts.items()}
     seconds = perf_counter() - begin
     pieces = Detokenizer(pair.tokenizer)
     texts = [pieces.push([token], final=i + 1 == len(ids)) for i, token in enumerate(ids)]
     return {
+        "detokenise_seconds": perf_counter() - begin - seconds,
         "prompt_tokens": len(prompt), "token_ids": ids, "pieces": texts, "origins": origins, "text": "".join(texts),
         "finish_reason": reason, "seconds": seconds, "prefill_seconds": first or 0.0, "steps": steps,
     }  # fmt: skip

@@ -14,7 +14,7 @@ from semiar.core.draft import Draft, Verdict
 from semiar.core.sampling import Law, Sampling, distribution, draw
 from semiar.drafters.base import Context, Drafter, State
 from semiar.errors import ConfigError, TargetError
-from semiar.targets.cache import Cache
+from semiar.targets.cache import Cache, survivors
 from semiar.targets.target import Target
 
 RULES = ("exact", "block", "none")
@@ -46,6 +46,7 @@ class Step:
     draft_seconds: float
     verify_seconds: float
     seconds: float  # the whole step
+    parts: dict[str, float]  # the same in finer parts: draft, target, law, accept, cache, report
 
 
 @dataclass(slots=True)
@@ -75,13 +76,31 @@ class Rows:
             self.state.select(left)
 
 
+class Clock:
+    """Seconds by part of a step; with a GPU given, each part waits for it."""
+
+    def __init__(self, device: torch.device | None):
+        self.device = device if device is not None and device.type == "cuda" else None
+        self.parts: dict[str, float] = {}
+        self.last = perf_counter()
+
+    def mark(self, part: str) -> None:
+        """All since the last mark was this part."""
+        if self.device is not None:
+            torch.cuda.synchronize(self.device)
+        now = perf_counter()
+        self.parts[part] = now - self.last
+        self.last = now
+
+
 class Batch:
     """One target and one drafter at work on rows that come and go; ``capacity`` is the longest row's room."""
 
     def __init__(
         self, target: Target, drafter: Drafter, sampling: Sampling, *, ends: Sequence[int], capacity: int, most: int,
-        rule: str = "exact", rng: torch.Generator | None = None,
+        rule: str = "exact", rng: torch.Generator | None = None, profile: bool = False,
     ):  # fmt: skip
+        self.profile = profile
         self.target, self.drafter, self.sampling, self.rng = target, drafter, sampling, rng
         self.ends = torch.tensor(list(ends), device=target.device)
         self.capacity, self.most, self.rule = capacity, most, rule
@@ -116,26 +135,30 @@ class Batch:
         """One draft and one target pass for every row; finished rows leave."""
         assert self.rows is not None
         rows, target = self.rows, self.target
-        begin = perf_counter()
+        clock = Clock(target.device if self.profile else None)
         draft = self._propose(rows)
-        drafted_at = perf_counter()
+        clock.mark("draft")
         depths, mask = (None, None) if draft.is_chain else draft.geometry()
         tokens = torch.cat([rows.context.last(), draft.tokens], 1)
         out = target(tokens, rows.cache, depths=depths, mask=mask, layers=self.drafter.layers)
         assert out.logits is not None
+        clock.mark("target")
         law = distribution(out.logits, self.sampling)
-        verified_at = perf_counter()
+        clock.mark("law")
         verdict = self._judge(draft, law)
+        clock.mark("accept")
         rows.cache.keep(verdict.path, chain=draft.is_chain)
         rows.context = _advance(rows.context, verdict, out.hidden, draft.is_chain)
+        clock.mark("cache")
         emitted, ended = _cut(verdict, rows.remaining, self.ends)
         rows.remaining = rows.remaining - emitted
         report = _report(rows, verdict, emitted, ended, out.hidden)
         alive = ~ended & (rows.remaining > 0)
-        seconds = (drafted_at - begin, verified_at - drafted_at, perf_counter() - begin)
         if not bool(alive.all()):
-            rows.select(alive.nonzero()[:, 0])
-        return Step(*report, draft.count, *seconds)
+            rows.select(survivors(alive))
+        clock.mark("report")
+        parts = clock.parts
+        return Step(*report, draft.count, parts["draft"], parts["target"] + parts["law"], sum(parts.values()), parts)
 
     def _propose(self, rows: Rows) -> Draft:
         longest, wanted = int(rows.context.lengths.max()), int(rows.remaining.max())

@@ -27,12 +27,14 @@ def decode(
     num_speculative_tokens: int | None = None,
     rule: str = "exact",
     max_batch: int | None = None,
+    profile: bool = False,
 ) -> Iterator[Step]:
     """Generate for every prompt, yielding after each target pass; finished rows leave the batch.
 
     ``rule`` is ``exact`` (lossless), ``block`` (lossless, block verification, sampling only) or ``none`` (LOSSY: drafts
     are emitted unverified).  ``num_speculative_tokens`` lowers the drafter's K; 0 decodes plainly.  ``max_batch`` rows
-    are in work at once, the others join as these finish; None = all of them from the start.
+    are in work at once, the others join as these finish; None = all of them from the start.  ``profile`` waits for the
+    device after each part of a step, so that `Step.parts` is exact on a GPU too.
     Raises ``ConfigError`` for prompts that are empty or leave no room in the model's context.
     """
     room = _check(target, prompts, limits, rule, max_batch)
@@ -41,13 +43,16 @@ def decode(
         return
     capacity = max(len(p) + r for p, r in zip(prompts, room, strict=True)) + most + 1
     batch = Batch(
-        target, drafter, sampling or Sampling(), ends=limits.end_ids, capacity=capacity, most=most, rule=rule, rng=rng
-    )
+        target, drafter, sampling or Sampling(), ends=limits.end_ids, capacity=capacity, most=most, rule=rule, rng=rng,
+        profile=profile,
+    )  # fmt: skip
+    target.expect(most + 1)
     waiting = list(range(len(prompts)))
     while waiting or len(batch):
-        free = (max_batch or len(prompts)) - len(batch)
-        coming, waiting = waiting[:free], waiting[free:]
-        if coming:
+        size = max_batch or len(prompts)
+        free = size - len(batch)
+        if waiting and (not len(batch) or free > size // 4):  # in groups: a joining row has the others copied
+            coming, waiting = waiting[:free], waiting[free:]
             batch.admit(coming, [prompts[i] for i in coming], [room[i] for i in coming])
         yield batch.step()
 

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from semiar.core.draft import Draft
 from semiar.core.sampling import Sampling
 from semiar.errors import ConfigError, PairError, SourceNotFound
+from semiar.targets.cache import take_rows
 from semiar.targets.packed import pack
 from semiar.targets.target import LAST, Target
 
@@ -55,7 +56,8 @@ class State:
     def select(self, rows: Tensor) -> None:
         """Keep only these rows."""
         for name, value in self.values.items():
-            self.values[name] = [one[rows] for one in value] if isinstance(value, list) else value[rows]
+            several = isinstance(value, list)
+            self.values[name] = [take_rows(one, rows) for one in value] if several else take_rows(value, rows)
 
     def join(self, other: State) -> None:
         """Append the rows of another memory of the same drafter and capacity."""

@@ -86,6 +86,27 @@ class Buffer(CacheLayerMixin):
         return -1
 
 
+def take_rows(states: Tensor, rows: Tensor) -> Tensor:
+    """``states[rows]``; where rows only fill the gaps that others left (see `survivors`), nothing else is copied."""
+    picked = rows.tolist()
+    moves = [(goal, source) for goal, source in enumerate(picked) if goal != source]
+    if any(source < len(picked) for _, source in moves):
+        return states[rows]
+    for goal, source in moves:
+        states[goal] = states[source]
+    return states[: len(picked)]
+
+
+def survivors(alive: Tensor) -> Tensor:
+    """Indices of the rows that are ``alive`` (B,) bool, in place where possible; the last ones fill the gaps."""
+    left = alive.nonzero()[:, 0].tolist()
+    count = len(left)
+    spare = [row for row in left if row >= count]
+    kept = set(left)
+    order = [row if row in kept else spare.pop() for row in range(count)]
+    return torch.tensor(order, dtype=torch.long, device=alive.device)
+
+
 class Cache:
     """The committed memory of a batch of rows of unequal length."""
 
@@ -147,7 +168,7 @@ class Cache:
         self.width = int(self.lengths.max()) if len(rows) else 0
         for buffer in self.buffers:
             if buffer.is_initialized:
-                buffer.keys, buffer.values = buffer.keys[rows], buffer.values[rows]
+                buffer.keys, buffer.values = take_rows(buffer.keys, rows), take_rows(buffer.values, rows)
 
     def join(self, other: Cache) -> None:
         """Append the rows of another cache of the same model."""

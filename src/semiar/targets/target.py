@@ -144,6 +144,11 @@ class Target(nn.Module):
         found = self.lm(**inputs) if logits else self.decoder(**inputs)
         return Output(found.logits if logits else None, self.read(layers))
 
+    def expect(self, count: int) -> None:
+        """Passes over so many tokens will come often: a compiled target makes a graph for them."""
+        if self.compiled is not None:
+            self.compiled.sizes = sorted({*self.compiled.sizes, count})
+
     def _compiled(self, tokens: Tensor, cache: Cache, size: int, layers: tuple[int, ...]) -> Output | None:
         """A chain by the graph for `size` tokens."""
         assert self.compiled is not None

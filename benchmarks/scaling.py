@@ -1,0 +1,113 @@
+"""How speed and memory grow with the batch and with the length of the text.
+
+    python benchmarks/scaling.py RUN --task sql --folder DATA [--batches 1 2 4 8 16] [--lengths 128 512 1024 2048 4096]
+        [--prompts 32] [--max_new_tokens 64] [--engine auto]
+
+First table: tokens per second at each batch size, plain and with the K that the speed model picks from costs measured
+at that batch size (0 = speculation does not pay); rows join as others finish.  Second table: milliseconds of a pass of
+one and of K + 1 tokens behind so many tokens of context, and the memory of the keys and values.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+from statistics import median
+from time import perf_counter
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from semiar import api
+from semiar.bench.calibrate import calibrate, choose_count
+from semiar.core.sampling import Sampling
+from semiar.data.tasks.registry import load_any
+from semiar.decoding import decode
+from semiar.targets import LoadSettings
+
+
+def throughput(pair: api.Pair, prompts: list[list[int]], count: int, rows: int, most: int) -> float:
+    """Tokens per second, prompts included."""
+    begin, tokens = perf_counter(), 0
+    for step in decode(
+        pair.target, pair.drafter, prompts, pair.limits(most), num_speculative_tokens=count, max_batch=rows
+    ):
+        tokens += sum(map(len, step.tokens))
+    return tokens / (perf_counter() - begin)
+
+
+def batches(pair: api.Pair, prompts: list[list[int]], sizes: list[int], most: int, rounds: int) -> Table:
+    """The first table."""
+    table = Table(title=f"throughput, {len(prompts)} prompts, medians of {rounds} interleaved rounds")
+    for column in ("batch", "plain tokens/s", "K chosen", "speculative tokens/s", "ratio"):
+        table.add_column(column, justify="right")
+    for rows in sizes:
+        machine = calibrate(pair, prompts, pair.limits(most), Sampling(), "exact", Console(quiet=True), rows=rows)
+        count = choose_count(machine)
+        plain, fast = [], []
+        for _ in range(rounds):
+            plain.append(throughput(pair, prompts, 0, rows, most))
+            fast.append(throughput(pair, prompts, count, rows, most))
+        one, two = median(plain), median(fast)
+        table.add_row(str(rows), f"{one:.1f}", str(count), f"{two:.1f}", f"{two / one:.2f}")
+    return table
+
+
+@torch.inference_mode()
+def lengths(pair: api.Pair, sizes: list[int]) -> Table:
+    """The second table."""
+    target, count = pair.target, pair.drafter.settings.num_speculative_tokens + 1
+    table = Table(title="one pass behind a long context, median of 15")
+    for column in ("context", "1 token, ms", f"{count} tokens, ms", "prefill, s", "cache, MiB", "peak memory, MiB"):
+        table.add_column(column, justify="right")
+    for size in sizes:
+        if size + count > target.max_length:
+            table.add_row(str(size), "beyond the model's context", "", "", "", "")
+            continue
+        cache = target.start(1, size + count)
+        ids = torch.arange(size, device=target.device)[None] % 1000 + 5
+        begin = perf_counter()
+        target.prefill(ids, torch.tensor([size], device=target.device), cache, (-1,))
+        filled = perf_counter() - begin
+        times: dict[int, list[float]] = {1: [], count: []}
+        for _ in range(18):
+            for n, seen in times.items():
+                begin = perf_counter()
+                target(ids[:, :n], cache)
+                cache.keep(torch.full((1, n), -1, device=target.device), chain=True)
+                seen.append(1e3 * (perf_counter() - begin))
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        one, many = (median(seen[3:]) for seen in times.values())
+        table.add_row(
+            str(size), f"{one:.1f}", f"{many:.1f}", f"{filled:.2f}", f"{cache.bytes() / 2**20:.0f}", f"{peak:.0f}"
+        )
+    return table
+
+
+def main() -> None:
+    """Parse, measure, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run")
+    parser.add_argument("--task", default="sql")
+    parser.add_argument("--folder", default="")
+    parser.add_argument("--batches", type=int, nargs="*", default=[1, 2, 4, 8, 16])
+    parser.add_argument("--lengths", type=int, nargs="*", default=[128, 512, 1024, 2048, 4096])
+    parser.add_argument("--prompts", type=int, default=32)
+    parser.add_argument("--max_new_tokens", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--engine", default="auto")
+    options = parser.parse_args()
+    console = Console()
+    pair: api.Pair = api.Pair.load(options.run, LoadSettings(engine=options.engine))  # type: ignore[assignment]
+    records = load_any(options.task, "test", options.folder or None, options.prompts, 0).records
+    prompts = [pair.encode(record.prompt_messages) for record in records]
+    console.print(f"engine {pair.target.engine}, {torch.get_num_threads()} threads, {pair.target.dtype}")
+    if options.lengths:
+        console.print(lengths(pair, options.lengths))
+    if options.batches:
+        console.print(batches(pair, prompts, options.batches, options.max_new_tokens, options.rounds))
+
+
+if __name__ == "__main__":
+    main()
