@@ -94,9 +94,11 @@ class Pair(pairs.Pair):
         )  # fmt: skip
 
 
-def load(folder: str | Path, *, dtype: str = "auto", device: str = "auto", merge: bool = True) -> Pair:
-    """The pair that ``semiar train`` wrote in `folder`."""
-    return Pair.load(folder, LoadSettings(dtype, device, merge))  # type: ignore[return-value]
+def load(
+    folder: str | Path, *, dtype: str = "auto", device: str = "auto", merge: bool = True, engine: str = "auto"
+) -> Pair:
+    """The pair that ``semiar train`` wrote in `folder`; the options are those of `LoadSettings`."""
+    return Pair.load(folder, LoadSettings(dtype, device, merge, engine))  # type: ignore[return-value]
 
 
 def generate(pair: Pair | str | Path, prompts: Prompt | Sequence[Prompt], **options: Any) -> Any:

@@ -167,6 +167,14 @@ def test_sampled_tokens_follow_the_target_s_law() -> None:
         assert float((seen - law).abs().sum() / 2) < 0.02
 
 
+@pytest.mark.parametrize("kind", ["packed", "compiled"])
+def test_a_prepared_model_is_not_saved_without_its_weights(kind: str) -> None:
+    target = Target(tiny("llama", torch.float32))
+    prepare(target, kind)
+    with pytest.raises(TargetError, match="engine='eager'"):
+        target.lm.state_dict()
+
+
 def test_choice_of_engine() -> None:
     single = Target(tiny("llama", torch.float32))
     assert choose_engine("auto", single) == "eager" and choose_engine("packed", single) == "packed"

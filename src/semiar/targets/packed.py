@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import skip_init
 
+from semiar.errors import TargetError
+
 TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))  # names of projections that read one input
 ROWS = 8  # the row count whose layout is asked for; any other works with it
 PACKABLE = (torch.bfloat16, torch.float32)
@@ -35,6 +37,11 @@ class Packed(nn.Module):
         self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), ROWS)
         self.weight = weight if keep else None
         self.bias = bias
+
+    def _save_to_state_dict(self, *arguments: Any, **options: Any) -> None:
+        if self.weight is None:
+            raise _unsaved()
+        super()._save_to_state_dict(*arguments, **options)
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
@@ -71,8 +78,19 @@ class Part(nn.Module):
         super().__init__()
         self.group, self.index = group, index
 
+    def _save_to_state_dict(self, *arguments: Any, **options: Any) -> None:
+        raise _unsaved()
+
     def forward(self, x: Tensor) -> Tensor:
         return self.group.take(self.index) if self.index else self.group.first(x)
+
+
+def _unsaved() -> TargetError:
+    return TargetError(
+        "this model was prepared for fast decoding and has given up its plain weights",
+        "a model loaded with the engine eager, to save or to copy it",
+        "semiar.load(..., engine='eager')",
+    )
 
 
 def plain_linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
