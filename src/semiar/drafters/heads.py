@@ -40,7 +40,8 @@ class DraftHead(nn.Module):
             nn.init.zeros_(self.up.weight)
         self._borrowed: list[Tensor | None] = [None, None]
         self._fused: Tensor | None = None
-        self._packed: nn.Module | None = None
+        self._packed: list[Packed] = []  # in a list: it is not ours to save
+        self.decoder: nn.Linear | None = None
         self._finish: Callable[[Tensor], Tensor] = lambda logits: logits
 
     def bind(self, target: Target, ids: Tensor) -> None:
@@ -48,7 +49,8 @@ class DraftHead(nn.Module):
         weight, bias = target.head_rows(ids.to(target.device))
         self._borrowed = [weight, bias]
         self._finish = target.finish
-        self._fused = self._packed = None
+        self._fused = None
+        self._packed = []
 
     @property
     def weight(self) -> Tensor:
@@ -66,9 +68,9 @@ class DraftHead(nn.Module):
 
     def product(self, state: Tensor) -> Tensor:
         """Logits before the architecture's scaling or capping (see `finish`)."""
-        if self._packed is not None:
-            logits: Tensor = self._packed(state)
-            return logits
+        for ready in (self.decoder, *self._packed):
+            if ready is not None:
+                return ready(state)
         if not torch.is_grad_enabled():
             return _linear(state, self.fused(), self._borrowed[1])
         logits = _linear(state, self.weight, self._borrowed[1])
@@ -78,11 +80,11 @@ class DraftHead(nn.Module):
 
     def prepare(self) -> None:
         """Lay the decoding matrix out for the CPU's kernels."""
-        self._packed = Packed(self.fused(), self._borrowed[1])
+        self._packed = [Packed(self.fused(), self._borrowed[1])]
 
     def freeze(self) -> None:
         """Keep nothing but the decoding matrix, as a layer that a compiler knows."""
-        self._packed = plain_linear(self.fused(), self._borrowed[1])
+        self.decoder = plain_linear(self.fused(), self._borrowed[1])
         self.down = self.up = self._fused = None
 
     def finish(self, logits: Tensor) -> Tensor:
@@ -100,7 +102,8 @@ class DraftHead(nn.Module):
         return self._fused
 
     def train(self, mode: bool = True) -> DraftHead:
-        self._fused = self._packed = None
+        self._fused = None
+        self._packed = []
         return super().train(mode)
 
 
