@@ -19,9 +19,9 @@ class DemoSettings:
 
     out: str = "runs/demo"
     """Folder of the pair, its report and its certificate."""
-    samples: int = 340
+    samples: int = 280
     """Text-to-SQL samples to learn from."""
-    refine_epochs: float = 7.0
+    refine_epochs: float = 6.0
     """Passes over them that only the drafter makes, on states computed once."""
     prompts: int = 12
     """Test prompts that are decoded both ways."""
