@@ -9,6 +9,7 @@ import io
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
 import matplotlib
@@ -112,35 +113,29 @@ def accepted_lengths(axes: Axes, metrics: Metrics) -> None:
 
 def time_per_token(axes: Axes, metrics: Metrics) -> None:
     """Stacked milliseconds per emitted token of both ways."""
-    ways = ["speculative", "plain"]
-    left = [0.0, 0.0]
-    for part, colour in PARTS.items():
-        widths = [metrics.time.per_token[way][part] for way in ways]
+    _stacked(axes, metrics.time.per_token, PARTS, "milliseconds per emitted token")
+
+
+def profile(axes: Axes, metrics: Metrics) -> None:
+    """Stacked milliseconds per target pass of both ways, in fine parts."""
+    parts = next(iter(metrics.time.profile.values()))
+    _stacked(axes, metrics.time.profile, dict(zip(parts, cycle(PROFILE))), "milliseconds per target pass")
+
+
+def _stacked(axes: Axes, times: dict[str, dict[str, float]], colours: dict[str, str], unit: str) -> None:
+    """A bar for each way (speculative, plain), made of its parts."""
+    ways = [way for way in ("speculative", "plain") if way in times]
+    left = [0.0] * len(ways)
+    for part, colour in colours.items():
+        widths = [times[way][part] for way in ways]
         axes.barh(ways, widths, left=left, color=colour, height=0.6, label=part, edgecolor="white", linewidth=0.8)
         left = [a + b for a, b in zip(left, widths, strict=True)]
     for row, total in enumerate(left):
         axes.annotate(f"{total:.1f} ms", (total, row), (5, 0), textcoords="offset points", va="center")
     axes.set_xlim(0, max(left) * 1.08)
     axes.grid(axis="y", visible=False)
-    axes.set_xlabel("milliseconds per emitted token")
-    axes.figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=len(PARTS))
-
-
-def profile(axes: Axes, metrics: Metrics) -> None:
-    """Stacked milliseconds per target pass of both ways, in fine parts."""
-    ways = [way for way in ("speculative", "plain") if way in metrics.time.profile]
-    left = [0.0] * len(ways)
-    for number, part in enumerate(metrics.time.profile[ways[0]]):
-        widths = [metrics.time.profile[way].get(part, 0.0) for way in ways]
-        colour, hatch = PROFILE[number % len(PROFILE)], "" if number < len(PROFILE) else "//"
-        axes.barh(ways, widths, left=left, color=colour, hatch=hatch, height=0.6, label=part, edgecolor="white")
-        left = [a + b for a, b in zip(left, widths, strict=True)]
-    for row, total in enumerate(left):
-        axes.annotate(f"{total:.1f} ms", (total, row), (5, 0), textcoords="offset points", va="center")
-    axes.set_xlim(0, max(left) * 1.08)
-    axes.grid(axis="y", visible=False)
-    axes.set_xlabel("milliseconds per target pass")
-    axes.figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=8)
+    axes.set_xlabel(unit)
+    axes.figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=len(colours))
 
 
 ROWS = (time_per_token, profile)  # plots that take a whole row
