@@ -43,10 +43,21 @@ class Step:
     accepted: list[int]  # how many drafted tokens the target accepted, before cutting
     finished: list[str | None]  # "stop", "length" or None
     drafted: int  # K of this step
-    draft_seconds: float
-    verify_seconds: float
-    seconds: float  # the whole step
-    parts: dict[str, float]  # the same in finer parts: draft, target, law, accept, cache, report
+    parts: dict[str, float]  # seconds of each part: draft, target, law, accept, cache, report
+
+    @property
+    def draft_seconds(self) -> float:
+        return self.parts["draft"]
+
+    @property
+    def verify_seconds(self) -> float:
+        """The target's pass and the law of its logits."""
+        return self.parts["target"] + self.parts["law"]
+
+    @property
+    def seconds(self) -> float:
+        """The whole step."""
+        return sum(self.parts.values())
 
 
 @dataclass(slots=True)
@@ -157,8 +168,7 @@ class Batch:
         if not bool(alive.all()):
             rows.select(survivors(alive))
         clock.mark("report")
-        parts = clock.parts
-        return Step(*report, draft.count, parts["draft"], parts["target"] + parts["law"], sum(parts.values()), parts)
+        return Step(*report, draft.count, clock.parts)
 
     def _propose(self, rows: Rows) -> Draft:
         longest, wanted = int(rows.context.lengths.max()), int(rows.remaining.max())
