@@ -41,11 +41,7 @@ class Pair(pairs.Pair):
 
     def check_count(self, num_speculative_tokens: int | None) -> None:
         """Raise ``ConfigError`` for a K that this pair's drafter cannot draft."""
-        most = self.drafter.settings.num_speculative_tokens
-        if num_speculative_tokens is not None and not 0 <= num_speculative_tokens <= most:
-            raise ConfigError(
-                f"num_speculative_tokens {num_speculative_tokens}", f"0 (plain decoding) to {most}, the drafter's K"
-            )
+        self.drafter.resolve_count(num_speculative_tokens)
 
     def complete(
         self,

@@ -38,7 +38,7 @@ def decode(
     Raises ``ConfigError`` for prompts that are empty or leave no room in the model's context.
     """
     room = _check(target, prompts, limits, rule, max_batch)
-    most = _most(drafter, num_speculative_tokens)
+    most = drafter.resolve_count(num_speculative_tokens)
     if limits.max_new_tokens == 0 or not prompts:
         return
     capacity = max(len(p) + r for p, r in zip(prompts, room, strict=True)) + most + 1
@@ -77,11 +77,3 @@ def _check(
             )
         room.append(min(limits.max_new_tokens, left))
     return room
-
-
-def _most(drafter: Drafter, wanted: int | None) -> int:
-    """K, at most the drafter's own."""
-    own = drafter.settings.num_speculative_tokens
-    if wanted is not None and not 0 <= wanted <= own:
-        raise ConfigError(f"num_speculative_tokens {wanted}", f"0 to {own}, for which the drafter was made")
-    return own if wanted is None else wanted

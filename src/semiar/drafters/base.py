@@ -172,6 +172,13 @@ class Drafter(nn.Module):
         """Target ids (V_draft,) of the draft vocabulary, sorted; None = the whole vocabulary."""
         return getattr(self, "d2t", None)
 
+    def resolve_count(self, wanted: int | None) -> int:
+        """K for a run: ``wanted``, or the drafter's own.  Raises ``ConfigError`` for one it was not made for."""
+        own = self.settings.num_speculative_tokens
+        if wanted is not None and not 0 <= wanted <= own:
+            raise ConfigError(f"num_speculative_tokens {wanted}", f"0 to {own}, the drafter's K; 0 decodes plainly")
+        return own if wanted is None else wanted
+
     @property
     def trainable(self) -> bool:
         """Whether there is anything to learn."""
