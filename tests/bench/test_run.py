@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kit.chats import asked
 from kit.models import TableDrafter, chain_table, table_model
 from kit.tokenizers import byte_tokenizer
 from rich.console import Console
@@ -41,10 +41,7 @@ def pair() -> Pair:
 
 @pytest.fixture(scope="module")
 def task(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("bench") / "asked.jsonl"
-    rows = [{"prompt": "what " * (i + 1), "completion": f"answer {i}"} for i in range(5)]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
+    return asked(tmp_path_factory.mktemp("bench") / "asked.jsonl", 5)
 
 
 def bench(pair: Pair, task: Path, out: Path, base: Target | None = None, **changes: Any) -> Trace:

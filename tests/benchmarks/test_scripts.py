@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 import runpy
 import sys
 from pathlib import Path
 
 import pytest
+from kit.chats import asked
 from kit.models import pair_folder
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "benchmarks"
@@ -21,10 +21,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def task(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("asked") / "asked.jsonl"
-    rows = [{"prompt": "what " * (i + 1), "completion": f"answer {i}"} for i in range(4)]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
+    return asked(tmp_path_factory.mktemp("asked") / "asked.jsonl", 4)
 
 
 def printed(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: object) -> str:

@@ -1,6 +1,15 @@
 """Chats and what is learned of them."""
 
+import json
+
 from semiar.data.samples import Message
+
+
+def asked(path, count):
+    """Write a data file of so many short prompts with answers; returns its path."""
+    rows = [{"prompt": "what " * (i + 1), "completion": f"answer {i}"} for i in range(count)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
 
 
 def chat(*contents, system=None):
