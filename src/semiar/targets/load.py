@@ -34,7 +34,8 @@ class LoadSettings:
     """Fold a LoRA adapter into the weights for decoding (faster; the merged model is then the reference)."""
     engine: str = "auto"
     """eager: as transformers runs it.  packed: weights laid out for the CPU's kernels, projections of one input joined
-    (no more memory, about twice as fast for a few tokens).  auto: packed for bfloat16 on a CPU."""
+    (the output head is kept twice).  compiled: whole passes as graphs, a minute each to compile, each with its own copy
+    of the weights.  auto: packed for bfloat16 on a CPU, else eager."""
 
     def torch_dtype(self) -> torch.dtype:
         if self.dtype == "auto":
