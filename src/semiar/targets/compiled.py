@@ -37,7 +37,8 @@ class Compiled:
         batch, count = tokens.shape
         if self.broken or batch not in self.rows or not cache.buffers[0].is_initialized:
             return None
-        return next((size for size in self.sizes if size >= count), None)
+        room = self.target.max_length - cache.width  # what fills a graph up has positions too
+        return next((size for size in self.sizes if count <= size <= room), None)
 
     def run(
         self, tokens: Tensor, positions: Tensor, masks: Masks, cache: Cache, layers: tuple[int, ...]

@@ -127,9 +127,8 @@ class Target(nn.Module):
     ) -> Output:
         """One pass over `tokens`, placed after the committed positions of `cache` (or at position 0 without one)."""
         batch, count = tokens.shape
-        size = self.compiled.size(tokens, cache) if self.compiled and cache is not None and logits else None
-        if size is not None and mask is None and cache is not None:
-            out = self._compiled(tokens, cache, size, tuple(layers))
+        if self.compiled is not None and cache is not None and mask is None and logits:
+            out = self._compiled(self.compiled, tokens, cache, tuple(layers))
             if out is not None:
                 return out
         if depths is None:
@@ -149,14 +148,15 @@ class Target(nn.Module):
         if self.compiled is not None:
             self.compiled.sizes = sorted({*self.compiled.sizes, count})
 
-    def _compiled(self, tokens: Tensor, cache: Cache, size: int, layers: tuple[int, ...]) -> Output | None:
-        """A chain by the graph for `size` tokens."""
-        assert self.compiled is not None
-        count = tokens.shape[1]
+    def _compiled(self, compiled: Compiled, tokens: Tensor, cache: Cache, layers: tuple[int, ...]) -> Output | None:
+        """A chain by the smallest graph that takes it, if there is one."""
+        count, size = tokens.shape[1], compiled.size(tokens, cache)
+        if size is None:
+            return None
         slots = cache.open(size)
         masks = self._attention(cache, slots, slots, None, always=True)
         assert masks is not None
-        found = self.compiled.run(
+        found = compiled.run(
             F.pad(tokens.clamp(min=0), (0, size - count)).contiguous(),
             slots,
             masks if isinstance(masks, dict) else {"": masks},
