@@ -7,10 +7,12 @@ import math
 import pytest
 import torch
 from enumeration import misfit
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from semiar.core import sampling as sampling_module
-from semiar.core.sampling import Law, Sampling, distribution, draw, uniform
+from semiar.core.sampling import BLOCK, Law, Sampling, argmax, distribution, draw, uniform
 from semiar.errors import ConfigError
 
 
@@ -69,6 +71,21 @@ def test_extremes_give_laws(heat, kind):
     assert bool(law.isfinite().all()) and torch.allclose(law.sum(-1), torch.ones(1, 4, dtype=kind))
     if heat < 1:
         assert law.argmax(-1).tolist() == [[0, 0, 1, 0]] and float(law.amax(-1).min()) == 1
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    size=st.integers(BLOCK * BLOCK - 2, BLOCK * BLOCK + 2 * BLOCK), rows=st.integers(1, 3), levels=st.integers(1, 40),
+    seed=st.integers(0, 1 << 20), kind=st.sampled_from([torch.bfloat16, torch.float32, torch.float64]),
+)  # fmt: skip
+def test_argmax_of_wide_rows_takes_the_lowest_id_among_equals(size, rows, levels, seed, kind):
+    logits = torch.randint(levels, (2, rows, size), generator=rng(seed)).to(kind)
+    logits[0, 0] = -math.inf
+    logits[1, 0, -1] = levels * 2.0  # the best one in the part that fills no block
+    best = logits.amax(-1, keepdim=True)
+    lowest = torch.where(logits == best, torch.arange(size), size).amin(-1)
+    assert torch.equal(argmax(logits), lowest)
+    assert torch.equal(argmax(logits[:, :1]), lowest[:, :1])
 
 
 def test_half_precision_is_widened():

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from semiar.errors import ConfigError
 
+BLOCK = 64  # logits whose maximum is found at once
 COLDEST = 1e-37  # smaller temperatures are not normal float32 numbers; no logits can tell them from this one
 
 
@@ -85,7 +86,7 @@ class Law:
 def distribution(logits: Tensor, sampling: Sampling) -> Law:
     """Law that ``sampling`` makes of ``logits`` (B, n, V); -inf gets probability 0; greedy ties go to the lowest id."""
     if sampling.greedy:
-        return Law(tokens=logits.argmax(-1))
+        return Law(tokens=argmax(logits))
     if logits.dtype != torch.float64:
         logits = logits.float()
     scores = logits - logits.amax(-1, keepdim=True)  # first, so that no temperature can overflow
@@ -97,6 +98,26 @@ def distribution(logits: Tensor, sampling: Sampling) -> Law:
     if sampling.min_p > 0:
         scores = scores.masked_fill(scores < math.log(sampling.min_p), -math.inf)  # the best score is 0
     return Law(probs=scores.softmax(-1))
+
+
+def argmax(logits: Tensor) -> Tensor:
+    """``logits.argmax(-1)``, the lowest id among equals, in steps that a CPU can vectorise: blocks, then one block.
+
+    Over 49,152 bfloat16 logits `torch.argmax` takes about as long as a twentieth of a small target's pass.
+    """
+    size = logits.shape[-1]
+    if size < BLOCK * BLOCK or logits.device.type != "cpu":
+        return logits.argmax(-1)
+    whole = size - size % BLOCK
+    blocks = logits[..., :whole].unflatten(-1, (-1, BLOCK))
+    tops = blocks.amax(-1)
+    place = tops.argmax(-1, keepdim=True)
+    inside = blocks.gather(-2, place[..., None].expand(*place.shape, BLOCK)).squeeze(-2).argmax(-1, keepdim=True)
+    best = place * BLOCK + inside
+    if whole < size:
+        rest, last = logits[..., whole:].max(-1, keepdim=True)
+        best = torch.where(rest > tops.gather(-1, place), last + whole, best)
+    return best.squeeze(-1)
 
 
 def uniform(shape: tuple[int, ...], rng: torch.Generator | None, device: torch.device) -> Tensor:

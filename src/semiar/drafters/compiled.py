@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from dataclasses import replace
 from typing import Any
@@ -19,14 +18,14 @@ RARE = 3  # a shape seen no more often than this is not worth a graph
 
 
 class CompiledDraft:
-    """Drafts with a frozen copy of the drafter, by one graph per K and kind of sampling, for one row.
+    """Drafts by one graph per K and kind of sampling, for one row.
 
     A graph for K drafts after a step of K, which left K + 1 states.  The ends of texts have other shapes: they are
     filled up to a graph's, and what it drafts too much is cut off.
     """
 
     def __init__(self, drafter: Any):
-        self.drafter = frozen_copy(drafter)
+        self.drafter = drafter
         self.graphs: dict[tuple[int, Kind], Any] = {}
         self.seen: dict[tuple[int, Kind], int] = {}
         self.broken = False
@@ -84,11 +83,3 @@ def widen(fresh: Any, coins: Tensor | None, size: int) -> tuple[Any, Tensor | No
             positions=F.pad(fresh.positions, (0, extra), value=nowhere),
         )
     return fresh, None if coins is None else F.pad(coins, (0, size - coins.shape[1]))
-
-
-def frozen_copy(drafter: Any) -> Any:
-    """The drafter with a head of one matrix; what the original borrows from the target is borrowed, not copied."""
-    borrowed = [drafter._embedding[0], getattr(drafter.draft_head._finish, "__self__", None)]
-    twin = copy.deepcopy(drafter, {id(one): one for one in borrowed}).eval().requires_grad_(False)
-    twin.draft_head.freeze()
-    return twin

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from semiar.targets.packed import Packed, plain_linear
+from semiar.targets.packed import Packed
 from semiar.targets.target import Target
 
 
@@ -41,7 +41,6 @@ class DraftHead(nn.Module):
         self._borrowed: list[Tensor | None] = [None, None]
         self._fused: Tensor | None = None
         self._packed: list[Packed] = []  # in a list: it is not ours to save
-        self.decoder: nn.Linear | None = None
         self._finish: Callable[[Tensor], Tensor] = lambda logits: logits
 
     def bind(self, target: Target, ids: Tensor) -> None:
@@ -68,9 +67,8 @@ class DraftHead(nn.Module):
 
     def product(self, state: Tensor) -> Tensor:
         """Logits before the architecture's scaling or capping (see `finish`)."""
-        for ready in (self.decoder, *self._packed):
-            if ready is not None:
-                return ready(state)
+        if self._packed:
+            return self._packed[0](state)
         if not torch.is_grad_enabled():
             return _linear(state, self.fused(), self._borrowed[1])
         logits = _linear(state, self.weight, self._borrowed[1])
@@ -81,11 +79,6 @@ class DraftHead(nn.Module):
     def prepare(self) -> None:
         """Lay the decoding matrix out for the CPU's kernels."""
         self._packed = [Packed(self.fused(), self._borrowed[1])]
-
-    def freeze(self) -> None:
-        """Keep nothing but the decoding matrix, as a layer that a compiler knows."""
-        self.decoder = plain_linear(self.fused(), self._borrowed[1])
-        self.down = self.up = self._fused = None
 
     def finish(self, logits: Tensor) -> Tensor:
         """Scaling or soft-capping, as the target does it."""

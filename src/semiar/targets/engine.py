@@ -48,12 +48,13 @@ def prepare(target: Target, engine: str, sizes: Sequence[int] = (1,)) -> None:
         return
     ids = sample_ids(target)
     before = _logits(target, ids)
+    packs = can_pack(target.device, target.dtype)  # a compiled graph reads packed weights as they are
     for block in target.blocks:
         join(block)
-        if engine == "packed":
+        if packs:
             pack(block)
     head = target.lm.get_output_embeddings()
-    if engine == "packed" and type(head) is nn.Linear:
+    if packs and type(head) is nn.Linear:
         target.lm.set_output_embeddings(Packed(head.weight, head.bias, keep=True))
     use_grouped_attention(target.lm)
     target.engine = engine

@@ -34,8 +34,8 @@ class LoadSettings:
     """Fold a LoRA adapter into the weights for decoding (faster; the merged model is then the reference)."""
     engine: str = "auto"
     """eager: as transformers runs it.  packed: weights laid out for the CPU's kernels, projections of one input joined
-    (the output head is kept twice).  compiled: whole passes as graphs, a minute each to compile, each with its own copy
-    of the weights.  auto: packed for bfloat16 on a CPU, else eager."""
+    (the output head is kept twice).  compiled: packed, and whole passes of one row as graphs, up to a minute each to
+    compile.  auto: packed for bfloat16 on a CPU, else eager."""
 
     def torch_dtype(self) -> torch.dtype:
         if self.dtype == "auto":
