@@ -26,7 +26,7 @@ def texts(target: Target, drafter: Drafter, prompts: list[list[int]], count: int
     return rows
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma3", "gpt2"])
+@pytest.mark.parametrize("name", ["llama", "gemma3", "gpt2", "qwen2", "phi3"])
 def test_greedy_output_is_the_plain_model_s_at_every_length(name: str) -> None:
     """Plain and speculative, prompts short and long, past the sliding window, and the end of the model's context."""
     model = tiny(name, torch.float32)
@@ -45,12 +45,18 @@ def test_greedy_output_is_the_plain_model_s_at_every_length(name: str) -> None:
     assert len(target.compiled.graphs) == 2
 
 
-@pytest.mark.parametrize("small_lm", ["context", "lstm", "none"])
-def test_a_compiled_drafter_drafts_the_same(small_lm: str) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"small_lm": "context"}, {"small_lm": "lstm"}, {"small_lm": "rnn"}, {"small_lm": "none"},
+        {"small_lm": "gru", "fusion": "additive"},
+    ],
+)  # fmt: skip
+def test_a_compiled_drafter_drafts_the_same(options: dict[str, str]) -> None:
     target = Target(tiny("llama", torch.float32))
     found: list[list[list[int]]] = []
     for engine in ("eager", "compiled"):
-        drafter: Any = semi_drafter(target, torch.arange(0, 96, 2), small_lm=small_lm)
+        drafter: Any = semi_drafter(target, torch.arange(0, 96, 2), **options)
         if engine == "compiled":
             drafter.prepare(engine)
         propose, drafts = drafter.propose, []

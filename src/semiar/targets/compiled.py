@@ -20,6 +20,7 @@ from torch import Tensor
 from semiar.targets.cache import Cache
 
 NUMBERS = itertools.count()
+LINEAR = torch.ops.mkldnn._linear_pointwise.default
 Masks = dict[str, Tensor]
 Graph = Callable[[Tensor, Tensor, Masks, Tensor, Cache], tuple[Tensor, Tensor]]
 
@@ -95,7 +96,20 @@ def compile_graph(
     with (
         Console(stderr=True).status(f"compiling {name} (once; up to a minute)"),
         torch.no_grad(),
-        torch._inductor.config.patch(freezing=on_cpu),
+        torch._inductor.config.patch(freezing=on_cpu, joint_custom_post_pass=part_sums),
     ):
         graph(*arguments)
     return graph
+
+
+def part_sums(graph: torch.fx.Graph) -> None:
+    """Put a copy between a packed product and what is added to it; the compiler fuses it away.
+
+    One of inductor's patterns (product + bias) takes every such product for one that it packed itself and stops.
+    """
+    for node in list(graph.nodes):
+        if node.target is torch.ops.aten.add.Tensor and getattr(node.args[0], "target", None) is LINEAR:
+            with graph.inserting_before(node):
+                apart = graph.call_function(torch.ops.aten.clone.default, (node.args[0],))
+            apart.meta.update(node.args[0].meta)
+            node.replace_input_with(node.args[0], apart)
