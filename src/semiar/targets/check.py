@@ -57,11 +57,17 @@ def sample_ids(target: Target) -> Tensor:
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 0.15, torch.float16: 0.05}
 
 
-def compare(target: Target, found: Tensor, wanted: Tensor, what: str) -> None:
-    """Raise ``TargetError`` when two results that should agree up to rounding do not."""
+def differs(target: Target, found: Tensor, wanted: Tensor) -> float:
+    """By how much, relatively, two results that should agree up to rounding do not; 0 when they do."""
     scale = wanted.float().abs().max().clamp(min=1e-6)
     gap = float((found.float() - wanted.float()).abs().max() / scale)
-    if not gap <= TOLERANCE[target.dtype]:
+    return 0.0 if gap <= TOLERANCE[target.dtype] else gap
+
+
+def compare(target: Target, found: Tensor, wanted: Tensor, what: str) -> None:
+    """Raise ``TargetError`` when two results that should agree up to rounding do not."""
+    gap = differs(target, found, wanted)
+    if gap:
         raise TargetError(
             f"{what} gives other logits than the model's own plain pass (relative difference {gap:.2g})",
             "the same up to rounding",
