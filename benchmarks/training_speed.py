@@ -81,6 +81,9 @@ def main() -> None:
     options.add_argument("--steps", type=int, default=8)
     options.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
     options.add_argument("--padded", action="store_true", help="also measure every kind with padded passes")
+    options.add_argument(
+        "--memory", type=int, default=1, help="0: leave out the peak memory, which takes half the time"
+    )
     options.add_argument("--alone", help=argparse.SUPPRESS)
     chosen = options.parse_args()
     config = TrainConfig(
@@ -106,18 +109,22 @@ def main() -> None:
         print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
         return
     for kind in kinds:
-        words = [*sys.argv, "--alone", kind]
-        peak = subprocess.run([sys.executable, *words], check=True, capture_output=True, text=True).stdout.split()[-1]
         kept = times[kind][1:]
         print(
             f"{kind:21s} {median(kept):6.2f} s a step ({min(kept):.2f} to {max(kept):.2f}), "
-            f"{tokens / sum(kept):6.0f} tokens/s, peak memory {float(peak):.2f} GiB"
+            f"{tokens / sum(kept):6.0f} tokens/s" + (f", peak memory {peak_of(kind):.2f} GiB" if chosen.memory else "")
         )
     print(f"{1 - tokens / slots:.0%} of the padded batches are pads")
     pairs = [("joint", "lora"), *((kind + PADDED, kind) for kind in kinds)]
     for above, below in (pair for pair in pairs if set(pair) <= set(kinds)):
         ratio = median(a / b for a, b in zip(times[above][1:], times[below][1:], strict=True))
         print(f"{above} / {below}: {ratio:.2f} (median of {chosen.steps} pairs)")
+
+
+def peak_of(kind: str) -> float:
+    """Peak memory in GiB of a process that runs this kind alone."""
+    words = [sys.executable, *sys.argv, "--alone", kind]
+    return float(subprocess.run(words, check=True, capture_output=True, text=True).stdout.split()[-1])
 
 
 if __name__ == "__main__":
