@@ -96,8 +96,8 @@ def make_trainer(config: TrainConfig, pair: Pair, samples: Samples, args: Traini
     trainer.remove_callback(next((c for c in trainer.callback_handler.callbacks if "Print" in type(c).__name__), None))
     trainer.add_callback(Progress())
     trainer.target = pair.target
-    wrapped = args.world_size > 1 or trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
-    trainer.passes = choose_passes(config, pair.target, samples, wrapped=wrapped)
+    shared = args.world_size > 1 or trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
+    trainer.passes = choose_passes(config, pair.target, samples, wrapped=shared and config.mode != "after")
     if learner is not None:
         trainer.attach_drafter(pair.target, learner, config.optim.drafter_learning_rate)
     return trainer
