@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from semiar.errors import ConfigError
 from semiar.targets import flat
 from semiar.targets.attention import use_grouped_attention, why_not_plain
-from semiar.targets.check import compare, differs, sample_ids
+from semiar.targets.check import compare, differs, quiet, sample_ids
 from semiar.targets.compiled import Compiled
 from semiar.targets.lora import is_adapted
 from semiar.targets.packed import Packed, can_pack, join, pack
@@ -95,15 +95,11 @@ def _why_not_flat(target: Target) -> str:
     lengths = torch.tensor([2, 4, 3]).clamp(max=target.flat_limit)
     tokens = sample_ids(target)[:, :6].view(3, 2).repeat(1, 2)[:, : int(lengths.max())]
     real = (torch.arange(tokens.shape[1]) < lengths[:, None]).to(target.device)
-    learning = [module for module in target.modules() if module.training]
-    target.eval()  # dropout would draw other random numbers
     try:
-        found, wanted = (target.head(target.states(tokens, known, (LAST,))[real]) for known in (lengths, None))
+        with quiet(target):
+            found, wanted = (target.head(target.states(tokens, known, (LAST,))[real]) for known in (lengths, None))
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
         return f"'{target.config.model_type}' cannot run samples in one row: {error}"
-    finally:
-        for module in learning:
-            module.training = True
     gap = differs(target, found, wanted)
     return f"samples in one row give other logits, by {gap:.2g}" if gap else ""
 
