@@ -1,8 +1,10 @@
 """Tokens per second of training: LoRA alone, joint, and the drafter after it (online and on cached states).
 
     python benchmarks/training_speed.py --model MODEL --data sql --folder DATA [--small_lm context] [--steps 8]
+        [--kinds lora joint] [--padded]
 
-All four kinds of step run on the same batches, interleaved.  Printed: median seconds of a step (forward, backward and
+All kinds of step run on the same batches, interleaved; with `--padded` each of them once more with padded passes of the
+target.  Printed: median seconds of a step (forward, backward and
 optimiser), its spread, tokens per second (prompt tokens included, padding not), and the peak memory of a process that
 runs one kind alone.
 """
@@ -20,7 +22,6 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-import torch
 from rich.console import Console
 
 from semiar.drafters import DrafterSettings
@@ -32,10 +33,14 @@ from semiar.training.states import Examples, cache_states
 
 KINDS = {"lora": ("lora", False), "joint": ("joint", False), "after, online": ("after", False),
          "after, cached": ("after", True)}  # fmt: skip
+PADDED = ", padded"  # ends the names of the kinds with padded passes
 
 
-def trainer_of(config: TrainConfig, work: Path, cached: bool) -> tuple[Any, list[dict[str, Any]]]:
-    """A trainer of the configuration's mode with its optimiser, and the batches it would see first."""
+def trainer_of(config: TrainConfig, kind: str, folder: Path) -> tuple[Any, list[dict[str, Any]]]:
+    """A trainer of this kind with its optimiser, and the batches it would see first."""
+    mode, cached = KINDS[kind.removesuffix(PADDED)]
+    work = folder / kind.replace(" ", "-")
+    config = replace(config, mode=mode, optim=replace(config.optim, padding_free=not kind.endswith(PADDED)))
     console = Console(quiet=True)
     tokenizer = load_tokenizer(config.model)
     samples = load_samples(config, tokenizer, console)
@@ -74,7 +79,12 @@ def main() -> None:
     options.add_argument("--small_lm", default="context")
     options.add_argument("--count", type=int, default=5, help="K")
     options.add_argument("--steps", type=int, default=8)
-    options.add_argument("--alone", choices=list(KINDS), help=argparse.SUPPRESS)
+    options.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
+    options.add_argument("--padded", action="store_true", help="also measure every kind with padded passes")
+    options.add_argument(
+        "--memory", type=int, default=1, help="0: leave out the peak memory, which takes half the time"
+    )
+    options.add_argument("--alone", help=argparse.SUPPRESS)
     chosen = options.parse_args()
     config = TrainConfig(
         model=chosen.model,
@@ -85,38 +95,36 @@ def main() -> None:
         samples=DataSettings(folder=chosen.folder, limit=8 * (chosen.steps + 2), eval_samples=8),
     )
     with tempfile.TemporaryDirectory() as folder:
-        kinds = [chosen.alone] if chosen.alone else list(KINDS)
-        made = {
-            kind: trainer_of(
-                replace(config, mode=KINDS[kind][0]), Path(folder) / kind.replace(" ", "-"), KINDS[kind][1]
-            )
-            for kind in kinds
-        }
+        kinds = [kind + end for kind in chosen.kinds for end in (("", PADDED) if chosen.padded else ("",))]
+        kinds = [chosen.alone] if chosen.alone else kinds
+        made = {kind: trainer_of(config, kind, Path(folder)) for kind in kinds}
         times: dict[str, list[float]] = {kind: [] for kind in kinds}
-        tokens = 0
+        tokens = slots = 0
         for index in range(chosen.steps + 1):
             for kind, (trainer, batches) in made.items():
                 times[kind].append(step(trainer, batches[index % len(batches)]))
-            tokens += (index > 0) * count_tokens(batches[index % len(batches)])
+            tokens += (index > 0) * int(batches[index % len(batches)]["lengths"].sum())
+            slots += (index > 0) * batches[index % len(batches)]["input_ids"].numel()
     if chosen.alone:
         print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
         return
     for kind in kinds:
-        words = [*sys.argv, "--alone", kind]
-        peak = subprocess.run([sys.executable, *words], check=True, capture_output=True, text=True).stdout.split()[-1]
         kept = times[kind][1:]
         print(
-            f"{kind:13s} {median(kept):6.2f} s a step ({min(kept):.2f} to {max(kept):.2f}), "
-            f"{tokens / sum(kept):6.0f} tokens/s, peak memory {float(peak):.2f} GiB"
+            f"{kind:21s} {median(kept):6.2f} s a step ({min(kept):.2f} to {max(kept):.2f}), "
+            f"{tokens / sum(kept):6.0f} tokens/s" + (f", peak memory {peak_of(kind):.2f} GiB" if chosen.memory else "")
         )
-    ratio = median(b / a for a, b in zip(times["lora"][1:], times["joint"][1:], strict=True))
-    print(f"joint / lora: {ratio:.2f} (median of {chosen.steps} pairs)")
+    print(f"{1 - tokens / slots:.0%} of the padded batches are pads")
+    pairs = [("joint", "lora"), *((kind + PADDED, kind) for kind in kinds)]
+    for above, below in (pair for pair in pairs if set(pair) <= set(kinds)):
+        ratio = median(a / b for a, b in zip(times[above][1:], times[below][1:], strict=True))
+        print(f"{above} / {below}: {ratio:.2f} (median of {chosen.steps} pairs)")
 
 
-def count_tokens(batch: dict[str, Any]) -> int:
-    """Tokens up to the last answer token of every row: what right padding follows."""
-    places = torch.arange(batch["labels"].shape[1])
-    return int(((batch["labels"] >= 0) * (places + 1)).amax(1).sum())
+def peak_of(kind: str) -> float:
+    """Peak memory in GiB of a process that runs this kind alone."""
+    words = [sys.executable, *sys.argv, "--alone", kind]
+    return float(subprocess.run(words, check=True, capture_output=True, text=True).stdout.split()[-1])
 
 
 if __name__ == "__main__":

@@ -44,6 +44,20 @@ def test_peers_write_the_same_text(
     assert (tmp_path / "merged" / "config.json").is_file()
 
 
+def test_training_speed_measures_padded_passes_too(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = printed(
+        "training_speed.py", monkeypatch, capsys, "--model", run.parent / "base", "--steps", 1, "--kinds", "lora",
+        "joint", "--padded", "--memory", 0, "--data", asked(tmp_path / "asked.jsonl", 24),
+    )  # fmt: skip
+    kinds = re.findall(r"^(\w+(?:, padded)?) +[\d.]+ s a step", out, re.MULTILINE)
+    assert kinds == ["lora", "lora, padded", "joint", "joint, padded"]
+    assert "of the padded batches are pads" in out
+    for ratio in ("joint / lora: ", "lora, padded / lora: ", "joint, padded / joint: "):
+        assert ratio in out
+
+
 def test_scaling_prints_a_row_for_each_size(
     run: Path, task: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -76,6 +76,11 @@ def test_collator_pads_on_the_right_without_a_mask():
     assert batch["labels"].dtype == torch.long
 
 
+def test_collator_tells_the_lengths_when_asked():
+    batch = Collator(7, lengths=True)([{"input_ids": [1, 7], "labels": [IGNORE, 7]}, {"input_ids": [4], "labels": [4]}])
+    assert batch["lengths"].tolist() == [2, 1]  # a token equal to the pad is still one
+
+
 def test_fingerprint_sees_order_borders_and_labels():
     one, two = {"input_ids": [1, 2], "labels": [1, 2]}, {"input_ids": [3], "labels": [3]}
     sets = [[one, two], [two, one], [one], [{**one, "labels": [IGNORE, 2]}, two], []]

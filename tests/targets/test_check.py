@@ -34,6 +34,15 @@ def test_passes_with_an_adapter_and_on_table_models() -> None:
     check_target(Target(table_model(chain_table(6))))
 
 
+def test_dropout_of_an_adapter_that_learns_does_not_disturb_it() -> None:
+    model: Any = attach(tiny("llama"), LoraSettings(r=2, lora_dropout=0.5)).train()
+    with torch.no_grad():
+        for name, value in model.named_parameters():
+            value.add_("lora_B" in name)
+    check_target(Target(model))
+    assert all(module.training for module in model.modules())
+
+
 class OtherState(Target):
     """Hands out the state before the final norm."""
 

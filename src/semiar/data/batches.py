@@ -57,20 +57,23 @@ def prepare(records: Iterable[Record], renderer: ChatRenderer, max_length: int) 
 
 
 class Collator:
-    """Makes right-padded batches: {"input_ids", "labels"}, both LongTensor (B, T).
+    """Makes right-padded batches: {"input_ids", "labels"}, both LongTensor (B, T); "lengths" (B,) too when asked for.
 
     There is no attention mask: pads stand behind every real token, so a causal model never sees them, and their
     labels leave them out of the loss.
     """
 
-    def __init__(self, pad_id: int):
-        self.pad_id = pad_id
+    def __init__(self, pad_id: int, *, lengths: bool = False):
+        self.pad_id, self.lengths = pad_id, lengths
 
     def __call__(self, examples: Sequence[Mapping[str, Sequence[int]]]) -> dict[str, Tensor]:
-        return {
+        batch = {
             "input_ids": _pad([example["input_ids"] for example in examples], self.pad_id),
             "labels": _pad([example["labels"] for example in examples], IGNORE),
         }
+        if self.lengths:
+            batch["lengths"] = torch.tensor([len(example["input_ids"]) for example in examples])
+        return batch
 
 
 def fingerprint(examples: Iterable[Mapping[str, Sequence[int]]]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AttentionInterface
@@ -44,14 +45,31 @@ AttentionMaskInterface.register(NAME, sdpa_mask)
 
 
 def use_grouped_attention(model: Any) -> bool:
-    """Switch `model` to `grouped_attention` where that is the same function; says whether it did.
-
-    Not for models that cap their scores or add sinks, which the interface passes as extra arguments.
-    """
-    config = model.config.get_text_config(decoder=True)
-    if getattr(config, "attn_logit_softcapping", None) or config.model_type == "gpt_oss":
-        return False
-    if getattr(model.config, "_attn_implementation", None) != "sdpa":
+    """Switch `model` to `grouped_attention` where that is the same function; says whether it did."""
+    if why_not_plain(model):
         return False
     model.set_attn_implementation(NAME)
     return True
+
+
+def why_not_plain(model: Any) -> str:
+    """What makes the attention of `model` more than transformers' "sdpa"; empty when nothing does.
+
+    Models that cap their scores or add sinks are told by the extra arguments that they pass to the interface.
+    """
+    config = model.config.get_text_config(decoder=True)
+    if getattr(config, "attn_logit_softcapping", None):
+        return "attention scores are capped"
+    if config.model_type == "gpt_oss":
+        return "attention has sinks"
+    found = getattr(model.config, "_attn_implementation", None)
+    return "" if found == "sdpa" else f"attention is '{found}', not 'sdpa'"
+
+
+def additive_mask(seen: Tensor, queries: Tensor, keys: Tensor, window: int | None, dtype: torch.dtype) -> Tensor:
+    """(B, 1, n, T) mask, which every kernel takes, from what is seen (B, n, T) and the positions (B, n) and (B, T)."""
+    if window is not None:
+        seen = seen & (queries[:, :, None] - keys[:, None] < window)
+    seen = seen[:, None]
+    bias = torch.zeros(seen.shape, dtype=dtype, device=seen.device)
+    return bias.masked_fill_(~seen, torch.finfo(dtype).min)

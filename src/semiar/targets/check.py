@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor
 
@@ -18,7 +21,8 @@ def check_target(target: Target) -> None:
     something else than the state we take.  Costs four short passes.
     """
     try:
-        _check(target)
+        with quiet(target):
+            _check(target)
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
         if isinstance(error, SemiarError):
             raise
@@ -27,6 +31,18 @@ def check_target(target: Target) -> None:
             "a model that takes a four-dimensional attention mask and positions",
             "please report the architecture",
         ) from error
+
+
+@contextmanager
+def quiet(target: Target) -> Iterator[None]:
+    """No dropout while two passes are compared; the modules that were learning go on afterwards."""
+    learning = [module for module in target.modules() if module.training]
+    target.eval()
+    try:
+        yield
+    finally:
+        for module in learning:
+            module.training = True
 
 
 def _check(target: Target) -> None:
@@ -57,11 +73,17 @@ def sample_ids(target: Target) -> Tensor:
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 0.15, torch.float16: 0.05}
 
 
-def compare(target: Target, found: Tensor, wanted: Tensor, what: str) -> None:
-    """Raise ``TargetError`` when two results that should agree up to rounding do not."""
+def differs(target: Target, found: Tensor, wanted: Tensor) -> float:
+    """By how much, relatively, two results that should agree up to rounding do not; 0 when they do."""
     scale = wanted.float().abs().max().clamp(min=1e-6)
     gap = float((found.float() - wanted.float()).abs().max() / scale)
-    if not gap <= TOLERANCE[target.dtype]:
+    return 0.0 if gap <= TOLERANCE[target.dtype] else gap
+
+
+def compare(target: Target, found: Tensor, wanted: Tensor, what: str) -> None:
+    """Raise ``TargetError`` when two results that should agree up to rounding do not."""
+    gap = differs(target, found, wanted)
+    if gap:
         raise TargetError(
             f"{what} gives other logits than the model's own plain pass (relative difference {gap:.2g})",
             "the same up to rounding",

@@ -1,4 +1,4 @@
-"""How a loaded target is run: as transformers runs it, or prepared for fast decoding."""
+"""How a loaded target is run: as transformers runs it, prepared for fast decoding, or without padding in training."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from semiar.errors import ConfigError
-from semiar.targets.attention import use_grouped_attention
-from semiar.targets.check import compare, sample_ids
+from semiar.targets import flat
+from semiar.targets.attention import use_grouped_attention, why_not_plain
+from semiar.targets.check import compare, differs, quiet, sample_ids
 from semiar.targets.compiled import Compiled
 from semiar.targets.lora import is_adapted
 from semiar.targets.packed import Packed, can_pack, join, pack
-from semiar.targets.target import Target
+from semiar.targets.target import LAST, Target
 
 ENGINES = ("auto", "eager", "packed", "compiled")
 
@@ -61,6 +62,47 @@ def prepare(target: Target, engine: str, sizes: Sequence[int] = (1,)) -> None:
     compare(target, _logits(target, ids), before, f"the model prepared for the engine '{engine}'")
     if engine == "compiled":
         target.compiled = Compiled(target, sizes)
+
+
+def use_flat_passes(target: Target, longest: int) -> str:
+    """Let `target` run batches of samples up to this length without their padding; if not possible, says why.
+
+    A short batch is run both ways first: an architecture whose samples would see each other keeps its padded passes.
+    """
+    span = min((window for window in target.windows.values() if window), default=longest)
+    reason = why_not_plain(target.lm)
+    if span < longest:
+        reason = f"a sliding window of {span} tokens is shorter than the longest sample, {longest}"
+    if reason:
+        return reason
+    target.lm.set_attn_implementation(flat.NAME)
+    target.flat_limit = longest
+    reason = _why_not_flat(target)
+    if reason:
+        leave_flat_passes(target)
+    return reason
+
+
+def leave_flat_passes(target: Target) -> None:
+    """Back to transformers' own attention; the other way round from `use_flat_passes`."""
+    if target.flat_limit:
+        target.lm.set_attn_implementation("sdpa")
+        target.flat_limit = 0
+
+
+@torch.inference_mode()
+def _why_not_flat(target: Target) -> str:
+    """What goes wrong when samples of 2 to 4 tokens, or what fits the limit, are run without padding."""
+    lengths = torch.tensor([2, 4, 3]).clamp(max=target.flat_limit)
+    tokens = sample_ids(target)[:, :6].view(3, 2).repeat(1, 2)[:, : int(lengths.max())]
+    real = (torch.arange(tokens.shape[1]) < lengths[:, None]).to(target.device)
+    try:
+        with quiet(target):
+            found, wanted = (target.head(target.states(tokens, known, (LAST,))[real]) for known in (lengths, None))
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        return f"'{target.config.model_type}' cannot run samples in one row: {error}"
+    gap = differs(target, found, wanted)
+    return f"samples in one row give other logits, by {gap:.2g}" if gap else ""
 
 
 def _logits(target: Target, ids: Tensor) -> Tensor:

@@ -12,8 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from semiar.errors import TargetError
+from semiar.targets.attention import additive_mask
 from semiar.targets.cache import Cache
 from semiar.targets.compiled import Compiled
+from semiar.targets.flat import Flat
 from semiar.targets.layers import decoder_layers, finish_logits, refuse_unrollable, text_config, windows
 
 LAST = -1  # name of the hidden state that the output head reads: the last layer after the final norm
@@ -44,6 +46,7 @@ class Target(nn.Module):
         self.decoder: Any = self.lm.get_decoder()
         self.engine = "eager"  # set by `prepare`
         self.compiled: Compiled | None = None
+        self.flat_limit = 0  # longest sample of a padding-free pass, set by `use_flat_passes`
         self._seen: dict[int, Tensor] = {}
         self._wanted: set[int] = set()
         self.decoder.register_forward_hook(self._see_last)
@@ -165,9 +168,24 @@ class Target(nn.Module):
         )
         return None if found is None else Output(found[0][:, :count], found[1][:, :count])
 
-    def run(self, tokens: Tensor) -> None:
-        """A plain pass without the output head; `peek` and `read` then give the states that `watch` asked for."""
-        self.decoder(input_ids=tokens, use_cache=False)
+    def run(self, tokens: Tensor, lengths: Tensor | None = None) -> None:
+        """A plain pass without the output head; `peek` and `read` then give the states that `watch` asked for.
+
+        With the lengths (B,) of the samples, pads are left out and their states are zero, after `use_flat_passes`.
+        """
+        flat = None if lengths is None or not self.flat_limit else Flat.of(tokens, lengths, self.flat_limit)
+        if flat is None:
+            self.decoder(input_ids=tokens, use_cache=False)
+            return
+        self._seen.clear()
+        self.decoder(**flat.inputs(tokens, self.windows), use_cache=False)
+        self._seen = {layer: flat.spread(state) for layer, state in self._seen.items()}
+
+    def states(self, tokens: Tensor, lengths: Tensor | None, layers: Sequence[int]) -> Tensor:
+        """States (B, T, F, H) that `run` leaves for right-padded samples (B, T) of these lengths (B,)."""
+        self.watch(layers)
+        self.run(tokens, lengths)
+        return self.read(layers)
 
     def read(self, layers: Sequence[int]) -> Tensor:
         """States (B, n, F, H) that the last pass of the model left; they are forgotten afterwards."""
@@ -215,17 +233,10 @@ class Target(nn.Module):
             own = slots[:, None].expand(-1, count, -1)
             seen = past[:, None].expand(-1, count, -1).scatter(2, own, mask)
             keys = keys.expand(len(slots), -1).scatter(1, slots, positions)
-        masks = {kind: self._window(seen, positions, keys, window) for kind, window in self.windows.items()}
+        masks = {
+            kind: additive_mask(seen, positions, keys, window, self.dtype) for kind, window in self.windows.items()
+        }
         return masks.get("", masks)
-
-    def _window(self, seen: Tensor, queries: Tensor, keys: Tensor, window: int | None) -> Tensor:
-        if window is not None:
-            seen = seen & (queries[:, :, None] - keys[:, None] < window)
-        seen = seen[:, None]
-        bias = torch.zeros(
-            seen.shape, dtype=self.dtype, device=seen.device
-        )  # additive: every attention kernel takes it
-        return bias.masked_fill_(~seen, torch.finfo(self.dtype).min)
 
     def _see(self, index: int) -> Any:
         def hook(_module: nn.Module, _args: Any, output: Any) -> None:

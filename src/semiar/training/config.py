@@ -60,6 +60,8 @@ class OptimSettings:
     lr_scheduler_type: str = "linear"
     max_grad_norm: float = 1.0
     gradient_checkpointing: bool = False
+    padding_free: bool = True
+    """Run the target over a batch's samples without their padding where that gives the same losses."""
     bf16: bool = True
     """Train in bfloat16 mixed precision (weights that learn stay float32)."""
     fp16: bool = False

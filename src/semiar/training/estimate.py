@@ -22,7 +22,7 @@ def estimate(trainer: Any, config: TrainConfig, pair: Pair, samples: Samples, co
     """Print and return seconds, peak memory (bytes) and disk (bytes) of the run, from one timed batch."""
     learns = count(trainer.model.parameters())
     steps = _steps(config, len(samples.train), trainer.args.world_size)
-    seconds = _one_pass(trainer, samples, config) * steps * config.optim.gradient_accumulation_steps
+    seconds = _one_pass(trainer, config) * steps * config.optim.gradient_accumulation_steps
     cached = config.mode == "after" and config.cache_states
     layers = len(getattr(pair.drafter, "layers", (0,)))
     everything = [*samples.train, *samples.held_out]
@@ -33,6 +33,7 @@ def estimate(trainer: Any, config: TrainConfig, pair: Pair, samples: Samples, co
         f"{learns / 1e6:.1f} M parameters learn; {steps} steps, about {_minutes(seconds)}; memory about "
         f"{memory / GIB:.1f} GiB; disk about {(states + checkpoints) / GIB:.2f} GiB"
         + (f" ({states / GIB:.2f} GiB of them cached target states)" if states else "")
+        + f"; {trainer.passes}"
     )
     return {"seconds": seconds, "memory": memory, "disk": states + checkpoints}
 
@@ -45,12 +46,9 @@ def _steps(config: TrainConfig, samples: int, processes: int) -> int:
     return max(1, round(optim.num_train_epochs * -(-samples // per_step)))
 
 
-def _one_pass(trainer: Any, samples: Samples, config: TrainConfig) -> float:
-    """Seconds of one forward and backward pass on samples of about average length."""
-    size = config.optim.per_device_train_batch_size
-    ordered = sorted(range(len(samples.train)), key=lambda i: len(samples.train[i]["input_ids"]))
-    middle = max(0, len(ordered) // 2 - size // 2)
-    batch = trainer.data_collator([samples.train[i] for i in ordered[middle : middle + size]])
+def _one_pass(trainer: Any, config: TrainConfig) -> float:
+    """Seconds of one forward and backward pass on a batch of about average cost."""
+    batch = trainer.data_collator(typical(trainer, config))
     batch = {name: value.to(trainer.args.device) for name, value in batch.items()}
     if config.mode == "after" and config.cache_states:
         batch["hidden"] = trainer.states(batch).to(torch.bfloat16)
@@ -67,6 +65,20 @@ def _one_pass(trainer: Any, samples: Samples, config: TrainConfig) -> float:
     if hasattr(trainer, "sums"):
         trainer.sums.clear()
     return best
+
+
+def typical(trainer: Any, config: TrainConfig) -> list[dict[str, Any]]:
+    """The first epoch's batch whose computed tokens, pads included where they are run, are closest to the mean."""
+    data, size = trainer.train_dataset, config.optim.per_device_train_batch_size
+    order = list(trainer._get_train_sampler())
+    batches = [[data[i] for i in order[start : start + size]] for start in range(0, len(order), size)]
+    flat = trainer.target.flat_limit and not (config.mode == "after" and config.cache_states)
+    costs = []
+    for batch in batches:
+        lengths = [len(example["input_ids"]) for example in batch]
+        costs.append(sum(lengths) if flat else len(lengths) * max(lengths))
+    mean = sum(costs) / len(costs)
+    return batches[min(range(len(costs)), key=lambda i: abs(costs[i] - mean))]
 
 
 def _peak(pair: Pair) -> int:

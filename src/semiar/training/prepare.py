@@ -23,6 +23,7 @@ from semiar.errors import DataError, PairError
 from semiar.pair import Pair
 from semiar.targets import LoadSettings, Target, load_model
 from semiar.targets.check import check_target
+from semiar.targets.engine import use_flat_passes
 from semiar.targets.lora import attach, load_adapter, merged
 from semiar.training.config import TrainConfig
 
@@ -102,6 +103,16 @@ def draft_vocabulary(
     return vocab
 
 
+def choose_passes(config: TrainConfig, target: Target, samples: Samples, *, wrapped: bool) -> str:
+    """Switch the target to padding-free passes where they change nothing; says which passes the run makes and why."""
+    if not config.optim.padding_free:
+        return "padded passes"
+    if wrapped:
+        return "padded passes (the model is wrapped for several processes)"
+    reason = use_flat_passes(target, max(len(e["input_ids"]) for e in [*samples.train, *samples.held_out]))
+    return f"padded passes ({reason})" if reason else "padding-free passes"
+
+
 def warm_start(config: TrainConfig, pair: Pair) -> None:
     """Fill the drafter from `init_drafter`."""
     if config.init_drafter:
@@ -127,4 +138,4 @@ def run_key(config: TrainConfig, samples: Samples) -> str:
     return hashlib.sha256(json.dumps([same, samples.key], sort_keys=True).encode()).hexdigest()
 
 
-RESUMABLE = {"max_steps", "logging_steps", "save_steps", "save_total_limit", "report_to"}
+RESUMABLE = {"max_steps", "logging_steps", "save_steps", "save_total_limit", "report_to", "padding_free"}

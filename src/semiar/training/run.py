@@ -19,11 +19,12 @@ from semiar.drafters import NoDrafter
 from semiar.errors import ConfigError, SemiarError, TrainingError
 from semiar.pair import Pair
 from semiar.targets import load_tokenizer
+from semiar.targets.engine import leave_flat_passes
 from semiar.training.config import TrainConfig
 from semiar.training.estimate import estimate
 from semiar.training.learner import DraftLearner
 from semiar.training.parallel import is_main, own_device, wait
-from semiar.training.prepare import Samples, build_pair, load_samples, run_key, warm_start
+from semiar.training.prepare import Samples, build_pair, choose_passes, load_samples, run_key, warm_start
 from semiar.training.progress import Interruptible, Progress
 from semiar.training.states import Examples, StatesCollator, cache_states
 from semiar.training.trainers import AfterTrainer, BaseTrainer, JointTrainer, LoraTrainer, complete_checkpoints
@@ -90,11 +91,13 @@ def make_trainer(config: TrainConfig, pair: Pair, samples: Samples, args: Traini
             args=args,
             train_dataset=Examples(samples.train),
             eval_dataset=Examples(samples.held_out) if samples.held_out else None,
-            data_collator=StatesCollator(0 if pad is None else pad),
+            data_collator=StatesCollator(0 if pad is None else pad, lengths=True),
         )
     trainer.remove_callback(next((c for c in trainer.callback_handler.callbacks if "Print" in type(c).__name__), None))
     trainer.add_callback(Progress())
     trainer.target = pair.target
+    shared = args.world_size > 1 or trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
+    trainer.passes = choose_passes(config, pair.target, samples, wrapped=shared and config.mode != "after")
     if learner is not None:
         trainer.attach_drafter(pair.target, learner, config.optim.drafter_learning_rate)
     return trainer
@@ -204,7 +207,8 @@ def _metrics(trainer: Any, train_metrics: dict[str, float]) -> dict[str, Any]:
 
 
 def _detach(pair: Pair, trainer: Any) -> None:
-    """Take the drafter off the model again: the adapter is saved without it."""
+    """Take the drafter off the model again, which the adapter is saved without, and the attention of training."""
+    leave_flat_passes(pair.target)
     model: Any = pair.target.model
     if hasattr(model, "draft_learner"):
         del model.draft_learner

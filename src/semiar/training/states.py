@@ -48,7 +48,8 @@ def cache_states(
         longest = max(lengths[i] for i in batch)
         rows = [F.pad(torch.tensor(examples[i]["input_ids"]), (0, longest - lengths[i])) for i in batch]
         with torch.inference_mode():
-            hidden = target(torch.stack(rows).to(target.device), layers=layers, logits=False).hidden
+            real = torch.tensor([lengths[i] for i in batch])
+            hidden = target.states(torch.stack(rows).to(target.device), real, layers)
         for place, index in enumerate(batch):
             store[starts[index] : starts[index + 1]] = hidden[place, : lengths[index]].to("cpu", torch.bfloat16)
     note.write_text(json.dumps({"key": key, "shape": list(shape)}))
@@ -96,8 +97,8 @@ class Examples(torch.utils.data.Dataset[dict[str, Any]]):
 class StatesCollator:
     """`Collator` that also pads the states (T, F, H) of its examples."""
 
-    def __init__(self, pad_id: int):
-        self.collate = Collator(pad_id)
+    def __init__(self, pad_id: int, *, lengths: bool = False):
+        self.collate = Collator(pad_id, lengths=lengths)
 
     def __call__(self, examples: Sequence[Any]) -> dict[str, Tensor]:
         batch = self.collate(examples)

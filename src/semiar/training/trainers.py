@@ -29,6 +29,7 @@ class BaseTrainer(Trainer):
     args: Any
     loss_is_scaled_for_ga = True
     eval_batch = 8
+    passes = "padded passes"  # how the target is run, for the summary before the run
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
@@ -81,7 +82,7 @@ class LoraTrainer(BaseTrainer):
         outputs = None
         if model is self.model and not self.is_fsdp_enabled:
             with self.accelerator.autocast():  # the wrapped forward would also run the output head
-                self.target.run(inputs["input_ids"])
+                self.target.run(inputs["input_ids"], inputs.get("lengths"))
         else:  # data-parallel wrappers must see a call of the model to take part in the backward pass
             outputs = model(input_ids=inputs["input_ids"], logits_to_keep=1, use_cache=False)
         with self.accelerator.autocast():
@@ -94,7 +95,7 @@ class LoraTrainer(BaseTrainer):
         total, count = 0.0, 0
         for batch in self.batches(dataset):
             with self.accelerator.autocast():
-                hidden = self.target(batch["input_ids"], logits=False).hidden[:, :, -1]
+                hidden = self.target.states(batch["input_ids"], batch.get("lengths"), (LAST,))[:, :, -1]
                 total += float(answer_loss(self.target, hidden, batch["labels"]))
             count += int((batch["labels"][:, 1:] != IGNORED).sum())
         return {"lm_loss": total / max(1, count)}
@@ -126,7 +127,7 @@ class AfterTrainer(DraftLossMixin, BaseTrainer):
             return inputs["hidden"]
         assert self.learner is not None
         with torch.no_grad():
-            return self.target(inputs["input_ids"], layers=self.learner.drafter.layers, logits=False).hidden
+            return self.target.states(inputs["input_ids"], inputs.get("lengths"), self.learner.drafter.layers)
 
     def measure(self, dataset: Any) -> dict[str, float]:
         return acceptance(self, dataset)
@@ -153,7 +154,7 @@ def acceptance(trainer: Any, dataset: Any) -> dict[str, float]:
         with trainer.accelerator.autocast():
             hidden = batch.get("hidden")
             if hidden is None:
-                hidden = target(batch["input_ids"], layers=learner.drafter.layers, logits=False).hidden
+                hidden = target.states(batch["input_ids"], batch.get("lengths"), learner.drafter.layers)
             choices = argmax_after(target, hidden[:, :, -1])
             found = learner.agreement(hidden, batch["input_ids"], batch["labels"], choices)
         hits = found[0] if hits is None else hits + found[0]
