@@ -12,7 +12,8 @@ RUN is a pair that `semiar train` wrote; its adapter is merged and saved once fo
   after a quarter of the layers
 * ``vllm``: vLLM's CPU build; ``vllm-ngram``: the same with its prompt lookup; ``llama.cpp``: llama-cpp-python on a GGUF
   file of the saved model, in bfloat16.  `servers.py` makes each its own virtual environment below ``--environments``
-  when first asked for (gigabytes and minutes; llama-cpp-python is compiled), starts it and stops it at the end
+  when first asked for (gigabytes and minutes; llama-cpp-python is compiled), starts it, suspends it while others
+  decode, and stops it at the end
 * ``--openai NAME=URL``: any other server with the OpenAI completions interface, started on the saved model by hand
 
 Servers get the prompts as token ids and say themselves how many tokens they generated.
@@ -37,7 +38,7 @@ from rich.progress import track
 from rich.table import Table
 from servers import RECIPES, running
 from transformers import AutoModelForCausalLM
-from ways import Answer, Ids, Way, compiled_way, hf_way, semiar_way, server_way
+from ways import Answer, Ids, Way, compiled_way, hf_way, in_turn, semiar_way, server_way
 
 from semiar import api
 from semiar.core.sampling import Sampling
@@ -167,7 +168,7 @@ def main() -> None:
     asked = [name for name in RECIPES if name in options.peers]
     with running(asked, Path(options.environments), merged, longest + most, console) as servers:
         for name, server in servers.items():
-            ways[name] = server_way(server.url, str(merged.absolute()), ends, most, sampling)
+            ways[name] = in_turn(server, server_way(server.url, str(merged.absolute()), ends, most, sampling))
         for entry in options.openai:
             name, _, url = entry.partition("=")
             ways[name] = server_way(url, options.served_model or str(merged), ends, most, sampling)

@@ -132,9 +132,19 @@ class Server:
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, which)
 
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Awake inside, suspended after: vLLM keeps a core busy for a while after each answer."""
+        self.send(signal.SIGCONT)
+        try:
+            yield
+        finally:
+            self.send(signal.SIGSTOP)
+
     def stop(self, patience: float = 15.0) -> None:
         """End all of its processes, in kindness first."""
         self.send(signal.SIGTERM)
+        self.send(signal.SIGCONT)
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(patience)
         self.send(signal.SIGKILL)
@@ -152,7 +162,7 @@ def free_port() -> int:
 def running(
     names: Sequence[str], environments: Path, model: Path, length: int, console: Console, patience: float = 300.0
 ) -> Iterator[dict[str, Server]]:
-    """These peers as servers that answer, stopped on the way out, also after an error, Ctrl-C or SIGTERM."""
+    """These peers, asleep outside a ``turn``; ended on the way out, also after an error, Ctrl-C or SIGTERM."""
 
     def leave(number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
@@ -170,7 +180,8 @@ def running(
                 log = model.parent / f"{name}.log"
                 servers[name] = Server(name, RECIPES[name].command(job), variables, job.port, log)
                 stack.callback(servers[name].stop)
-                servers[name].wait(patience, console)
+                with servers[name].turn():
+                    servers[name].wait(patience, console)
             yield servers
     finally:
         signal.signal(signal.SIGTERM, before)

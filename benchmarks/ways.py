@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from environments import PeerError
+from servers import Server
 from transformers import StaticCache
 
 from semiar import api
@@ -105,5 +106,15 @@ def server_way(url: str, model: str, ends: Ids, most: int, sampling: Sampling) -
             raise PeerError(f"{url} answered {error.code}: {words}", "a completion", "read the server's log") from error
         except KeyError as error:
             raise PeerError(f"{url} sent no {error}", "'usage' and 'choices'", "leave this server out") from error
+
+    return run
+
+
+def in_turn(server: Server, way: Way) -> Way:
+    """The same with its server awake only meanwhile."""
+
+    def run(prompt: Ids) -> Ids | Answer:
+        with server.turn():
+            return way(prompt)
 
     return run

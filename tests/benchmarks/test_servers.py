@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -51,19 +52,23 @@ def started(servers: ModuleType, tmp_path: Path, script: str) -> Any:
     return servers.Server("fake", words, dict(os.environ), port, tmp_path / "logs" / "fake.log")
 
 
-def alive(number: int) -> bool:
-    """Whether this process runs; one that waits to be collected does not."""
+def state(number: int) -> str:
+    """How this process is, as the system's letter; Z (ended, not collected yet) where there is none."""
     try:
-        return Path(f"/proc/{number}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+        return Path(f"/proc/{number}/stat").read_text().rsplit(")", 1)[1].split()[0]
     except OSError:
-        return False
+        return "Z"
+
+
+def reaches(number: int, letter: str) -> bool:
+    end = time.monotonic() + 5
+    while state(number) != letter and time.monotonic() < end:
+        time.sleep(0.02)
+    return state(number) == letter
 
 
 def gone(number: int) -> bool:
-    end = time.monotonic() + 5
-    while alive(number) and time.monotonic() < end:
-        time.sleep(0.02)
-    return not alive(number)
+    return reaches(number, "Z")
 
 
 def test_a_server_starts_answers_and_stops_with_its_children(servers: ModuleType, tmp_path: Path) -> None:
@@ -71,7 +76,7 @@ def test_a_server_starts_answers_and_stops_with_its_children(servers: ModuleType
     try:
         server.wait(20, Console(quiet=True))
         child = int(server.log.read_text().split()[1])
-        assert alive(child)
+        assert state(child) != "Z"
     finally:
         server.stop()
     assert server.process.returncode is not None
@@ -108,20 +113,20 @@ def recipes(servers: ModuleType, monkeypatch: pytest.MonkeyPatch, environments: 
         monkeypatch.setitem(servers.RECIPES, name, recipe)
 
 
-def test_running_stops_all_servers_after_an_error(
-    servers: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("cause", [signal.SIGINT, signal.SIGTERM])
+def test_running_stops_all_servers_when_it_is_told_to_end(
+    servers: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cause: signal.Signals
 ) -> None:
     recipes(servers, monkeypatch, tmp_path)
-    kept = []
-
-    def fail() -> None:
-        with servers.running(["fake"], tmp_path, tmp_path / "merged", 64, Console(quiet=True)) as found:
-            kept.append(found["fake"])
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        fail()
+    before, kept = signal.getsignal(cause), []
+    with (
+        pytest.raises((KeyboardInterrupt, SystemExit)),
+        servers.running(["fake"], tmp_path, tmp_path / "merged", 64, Console(quiet=True)) as found,
+    ):
+        kept.append(found["fake"])
+        signal.raise_signal(cause)
     assert gone(kept[0].process.pid)
+    assert signal.getsignal(cause) == before
 
 
 def test_running_stops_the_first_server_when_the_second_fails(
@@ -135,6 +140,17 @@ def test_running_stops_the_first_server_when_the_second_fails(
         pass
     child = int((tmp_path / "fake.log").read_text().split()[1])
     assert gone(child)
+
+
+def test_a_server_sleeps_outside_its_turn(servers: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipes(servers, monkeypatch, tmp_path)
+    ways = importlib.import_module("ways")
+    with servers.running(["fake"], tmp_path, tmp_path / "merged", 64, Console(quiet=True)) as found:
+        run = ways.in_turn(found["fake"], ways.server_way(found["fake"].url, "merged", [2], 12, ways.Sampling(0.0)))
+        for _ in range(2):
+            assert reaches(found["fake"].process.pid, "T")
+            assert run([4, 4]).tokens == 2
+    assert gone(found["fake"].process.pid)
 
 
 def test_a_peer_is_asked_in_token_ids_and_counts_itself(servers: ModuleType, tmp_path: Path) -> None:
