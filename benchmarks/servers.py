@@ -53,8 +53,8 @@ def vllm_command(*options: str) -> Callable[[Job], list[str]]:
             str(job.environment / "bin" / "python"), "-m", "vllm.entrypoints.openai.api_server",
             "--model", str(job.model), "--dtype", "bfloat16", "--enforce-eager",
             "--host", "127.0.0.1", "--port", str(job.port), "--max-model-len", str(job.length),
-            "--max-num-seqs", "1", "--no-enable-prefix-caching", "--distributed-executor-backend", "uni",
-            "--generation-config", "vllm", "--disable-log-stats", *options,
+            "--max-num-seqs", "1", "--no-enable-prefix-caching", "--generation-config", "vllm", "--disable-log-stats",
+            *options,
         ]  # fmt: skip
 
     return command
