@@ -1,7 +1,8 @@
-"""semiar against what one would use instead, on the same prompts, interleaved, greedy, texts compared.
+"""semiar against what one would use instead, on the same prompts, interleaved, texts compared.
 
     python benchmarks/peers.py RUN --task sql --folder DATA [--prompts 20] [--max_new_tokens 96]
-        [--peers packed eager hf hf-lookup hf-compiled] [--openai NAME=URL ...] [--temperature 0]
+        [--peers packed eager hf hf-lookup hf-compiled vllm vllm-ngram llama.cpp] [--openai NAME=URL ...]
+        [--temperature 0] [--environments runs/peers/environments]
 
 RUN is a pair that `semiar train` wrote; its adapter is merged and saved once for the peers (below --work).  Peers:
 
@@ -9,8 +10,13 @@ RUN is a pair that `semiar train` wrote; its adapter is merged and saved once fo
 * ``hf``: transformers ``generate``, eager; ``hf-compiled``: the same with a static cache and a compiled forward
 * ``hf-lookup``: transformers prompt lookup (``prompt_lookup_num_tokens``); ``hf-early-exit``: its self-speculation
   after a quarter of the layers
-* ``--openai NAME=URL``: a server with the OpenAI completions interface, for instance vLLM or llama.cpp started on the
-  saved model by hand; tokens are counted by our tokenizer from the text that it sends back
+* ``vllm``: vLLM's CPU build; ``vllm-ngram``: the same with its prompt lookup; ``llama.cpp``: llama-cpp-python on a GGUF
+  file of the saved model, in bfloat16.  `servers.py` makes each its own virtual environment below ``--environments``
+  when first asked for (gigabytes and minutes; llama-cpp-python is compiled), starts it, suspends it while others
+  decode, and stops it at the end
+* ``--openai NAME=URL``: any other server with the OpenAI completions interface, started on the saved model by hand
+
+Servers get the prompts as token ids and say themselves how many tokens they generated.
 
 Every prompt is decoded by all peers in turn before the next prompt begins.  Printed: tokens per second over all
 prompts, the ratio to semiar's own plain path of the first engine, with a bootstrap interval over prompts, and how many
@@ -20,9 +26,7 @@ texts are equal to that path's.
 from __future__ import annotations
 
 import argparse
-import json
-import urllib.request
-from collections.abc import Callable
+import sys
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -32,107 +36,50 @@ import torch
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
-from transformers import AutoModelForCausalLM, StaticCache
+from servers import RECIPES, running
+from transformers import AutoModelForCausalLM
+from ways import Answer, Ids, Way, compiled_way, hf_way, in_turn, semiar_way, server_way
 
 from semiar import api
 from semiar.core.sampling import Sampling
 from semiar.data.tasks.registry import load_any
-from semiar.decoding import decode
-from semiar.decoding.text import generator
+from semiar.errors import SemiarError
 from semiar.targets import LoadSettings
 
-Ids = list[int]
-Way = Callable[[Ids], Ids]
+ENGINES = ("packed", "compiled", "eager")
+LOCAL = (*ENGINES, "hf", "hf-lookup", "hf-early-exit", "hf-compiled")
 
 
-def semiar_way(pair: api.Pair, count: int | None, most: int, sampling: Sampling) -> Way:
-    """semiar's loop with this K; None = the drafter's own."""
-
-    def run(prompt: Ids) -> Ids:
-        found: Ids = []
-        rng = generator(pair.target, 0)
-        limits = pair.limits(most)
-        for step in decode(
-            pair.target, pair.drafter, [prompt], limits, sampling, rng=rng, num_speculative_tokens=count
-        ):
-            found += step.tokens[0]
-        return found
-
-    return run
-
-
-def hf_way(model: Any, ends: Ids, most: int, sampling: Sampling, **options: Any) -> Way:
-    """transformers' generate."""
-    extra = {"do_sample": False} if sampling.greedy else {"do_sample": True, "temperature": sampling.temperature}
-    extra |= {} if sampling.greedy else {"top_k": 0, "top_p": 1.0}
-
-    def run(prompt: Ids) -> Ids:
-        ids = torch.tensor([prompt])
-        with torch.inference_mode():
-            out = model.generate(
-                ids, attention_mask=torch.ones_like(ids), max_new_tokens=most, eos_token_id=ends, pad_token_id=ends[0],
-                **extra, **options,
-            )  # fmt: skip
-        return out[0, len(prompt) :].tolist()
-
-    return run
-
-
-def compiled_way(model: Any, ends: Ids, most: int, length: int) -> Way:
-    """transformers with a static cache and a compiled forward for one token; greedy."""
-    step = torch.compile(model.forward, dynamic=False)
-
-    def run(prompt: Ids) -> Ids:
-        cache = StaticCache(config=model.config, max_cache_len=length + most)
-        found: Ids = []
-        with torch.inference_mode():
-            out = model(torch.tensor([prompt]), past_key_values=cache, cache_position=torch.arange(len(prompt)))
-            while True:
-                found.append(int(out.logits[0, -1].argmax()))
-                if found[-1] in ends or len(found) == most:
-                    return found
-                place = torch.tensor([len(prompt) + len(found) - 1])
-                out = step(torch.tensor([found[-1:]]), past_key_values=cache, cache_position=place)
-
-    return run
-
-
-def server_way(url: str, model: str, tokenizer: Any, ends: Ids, most: int, sampling: Sampling) -> Way:
-    """A server with the OpenAI completions interface."""
-
-    def run(prompt: Ids) -> Ids:
-        body = {"model": model, "prompt": prompt, "max_tokens": most, "temperature": sampling.effective_temperature}
-        request = urllib.request.Request(
-            f"{url.rstrip('/')}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
-        )
-        with urllib.request.urlopen(request) as reply:
-            choice = json.load(reply)["choices"][0]
-        ids: Ids = tokenizer(choice["text"], add_special_tokens=False)["input_ids"]
-        return ids + ends[:1] if choice["finish_reason"] == "stop" else ids
-
-    return run
+def merged_model(options: argparse.Namespace) -> Path:
+    """The folder of the target with its adapter merged; saved once for each state of the pair."""
+    work, run = Path(options.work), Path(options.run).absolute()
+    newest = max((file.stat().st_mtime_ns for file in run.glob("*.safetensors")), default=0)
+    merged, source, state = work / "merged", work / "merged.txt", f"{run} {newest}\n"
+    if not source.is_file() or source.read_text() != state:
+        plain = api.Pair.load(options.run, LoadSettings(engine="eager"))
+        plain.target.lm.save_pretrained(merged)
+        plain.tokenizer.save_pretrained(merged)
+        merged.with_suffix(".gguf").unlink(missing_ok=True)
+        source.write_text(state)
+    return merged
 
 
 def ways_of(options: argparse.Namespace, sampling: Sampling, longest: int) -> tuple[dict[str, Way], api.Pair]:
-    """All peers by name, semiar's plain path of the first engine first."""
-    engines = [name for name in options.peers if name in ("packed", "compiled", "eager")] or ["packed"]
+    """The peers in this process by name, semiar's plain path of the first engine first."""
+    engines = [name for name in options.peers if name in ENGINES] or ["packed"]
+    most = options.max_new_tokens
     ways: dict[str, Way] = {}
     pairs = {}
     for engine in engines:
         pairs[engine] = api.Pair.load(options.run, LoadSettings(engine=engine))
-        ways[f"semiar {engine}, plain"] = semiar_way(pairs[engine], 0, options.max_new_tokens, sampling)
+        ways[f"semiar {engine}, plain"] = semiar_way(pairs[engine], 0, most, sampling)
         ways[f"semiar {engine}, speculative"] = semiar_way(
-            pairs[engine], options.num_speculative_tokens, options.max_new_tokens, sampling
+            pairs[engine], options.num_speculative_tokens, most, sampling
         )
     first: api.Pair = pairs[engines[0]]
-    ends, most = list(first.limits(1).end_ids), options.max_new_tokens
-    merged = Path(options.work) / "merged"
-    if not (merged / "config.json").is_file():
-        plain = api.Pair.load(options.run, LoadSettings(engine="eager"))
-        plain.target.lm.save_pretrained(merged)
-        plain.tokenizer.save_pretrained(merged)
+    ends = list(first.limits(1).end_ids)
     if any(name.startswith("hf") for name in options.peers):
-        model: Any = AutoModelForCausalLM.from_pretrained(merged, dtype=torch.bfloat16).eval()
+        model: Any = AutoModelForCausalLM.from_pretrained(merged_model(options), dtype=torch.bfloat16).eval()
         if "hf" in options.peers:
             ways["transformers"] = hf_way(model, ends, most, sampling)
         if "hf-lookup" in options.peers:
@@ -142,9 +89,6 @@ def ways_of(options: argparse.Namespace, sampling: Sampling, longest: int) -> tu
             ways["transformers, early exit"] = hf_way(model, ends, most, sampling, assistant_early_exit=layers)
         if "hf-compiled" in options.peers and sampling.greedy:
             ways["transformers, compiled"] = compiled_way(model, ends, most, longest)
-    for server in options.openai:
-        name, _, url = server.partition("=")
-        ways[name] = server_way(url, options.served_model or str(merged), first.tokenizer, ends, most, sampling)
     return ways, first
 
 
@@ -156,8 +100,43 @@ def interval(tokens: np.ndarray, seconds: np.ndarray, base: np.ndarray) -> tuple
     return float(low), float(high)
 
 
-def main() -> None:
-    """Parse, decode, print."""
+def measure(ways: dict[str, Way], prompts: list[Ids], tokenizer: Any, console: Console, title: str) -> Table:
+    """Every prompt by every peer, in a turning order, as a table."""
+    for run in ways.values():  # warm up; twice, so that rare shapes are compiled too
+        run(prompts[0])
+        run(prompts[-1])
+    names = list(ways)
+    seconds = {name: np.zeros(len(prompts)) for name in names}
+    answers: dict[str, list[Answer]] = {name: [] for name in names}
+    for index, prompt in enumerate(track(prompts, "decoding", console=console)):
+        for name in names[index % len(names) :] + names[: index % len(names)]:
+            begin = perf_counter()
+            found = ways[name](prompt)
+            seconds[name][index] = perf_counter() - begin
+            if not isinstance(found, Answer):
+                found = Answer(len(found), tokenizer.decode(found, skip_special_tokens=True))
+            answers[name].append(found)
+    tokens = {name: np.array([answer.tokens for answer in answers[name]], float) for name in names}
+    cut = "\ufffd"  # what stands for half a character at the end
+    texts = {name: [answer.text.rstrip(cut) for answer in answers[name]] for name in names}
+    base = np.stack([tokens[names[0]], seconds[names[0]]])
+    table = Table(title=title)
+    for column in ("", "tokens/s", "ms per token", f"against {names[0]}", "texts equal"):
+        table.add_column(column, justify="left" if not column else "right")
+    for name in names:
+        low, high = interval(tokens[name], seconds[name], base)
+        speed = tokens[name].sum() / seconds[name].sum()
+        ratio = speed * base[1].sum() / base[0].sum()
+        equal = sum(one == other for one, other in zip(texts[name], texts[names[0]]))
+        table.add_row(
+            name, f"{speed:.1f}", f"{1e3 / speed:.1f}", f"{ratio:.2f} ({low:.2f}-{high:.2f})",
+            f"{equal} of {len(prompts)}",
+        )  # fmt: skip
+    return table
+
+
+def parsed() -> argparse.Namespace:
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run")
     parser.add_argument("--task", default="sql")
@@ -166,50 +145,40 @@ def main() -> None:
     parser.add_argument("--max_new_tokens", type=int, default=96)
     parser.add_argument("--num_speculative_tokens", type=int, default=None)
     parser.add_argument("--temperature", type=float, default=0.0)
-    parser.add_argument("--peers", nargs="+", default=["packed", "hf", "hf-lookup"])
+    parser.add_argument("--peers", nargs="+", default=["packed", "hf", "hf-lookup"], choices=[*LOCAL, *RECIPES])
     parser.add_argument("--openai", nargs="*", default=[], metavar="NAME=URL")
-    parser.add_argument("--served_model", default="", help="the servers' name of the model")
+    parser.add_argument("--served_model", default="", help="the name of the model on the servers of --openai")
     parser.add_argument("--work", default="runs/peers")
-    options = parser.parse_args()
+    parser.add_argument("--environments", default="runs/peers/environments", help="folder of the servers' environments")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Parse, decode, print."""
+    options = parsed()
     console = Console()
     sampling = Sampling(options.temperature)
     encoder = api.Pair.load(options.run, LoadSettings(engine="eager"))
     records = load_any(options.task, "test", options.folder or None, options.prompts, 0).records
     prompts = [encoder.encode(record.prompt_messages) for record in records]
     del encoder
-    ways, _ = ways_of(options, sampling, max(map(len, prompts)))
-    for run in ways.values():  # warm up; twice, so that rare shapes are compiled too
-        run(prompts[0])
-        run(prompts[-1])
-    tokens = {name: np.zeros(len(prompts)) for name in ways}
-    seconds = {name: np.zeros(len(prompts)) for name in ways}
-    equal = dict.fromkeys(ways, 0)
-    names = list(ways)
-    for index, prompt in enumerate(track(prompts, "decoding", console=console)):
-        texts = {}
-        for name in names[index % len(names) :] + names[: index % len(names)]:
-            begin = perf_counter()
-            texts[name] = ways[name](prompt)
-            seconds[name][index] = perf_counter() - begin
-            tokens[name][index] = len(texts[name])
-        for name in ways:
-            equal[name] += texts[name] == texts[names[0]]
-    base = np.stack([tokens[names[0]], seconds[names[0]]])
-    table = Table(
-        title=f"{options.task}, {len(prompts)} prompts, T = {options.temperature}, {torch.get_num_threads()} threads"
-    )
-    for column in ("", "tokens/s", "ms per token", f"against {names[0]}", "texts equal"):
-        table.add_column(column, justify="left" if not column else "right")
-    for name in names:
-        low, high = interval(tokens[name], seconds[name], base)
-        speed = tokens[name].sum() / seconds[name].sum()
-        ratio = speed * base[1].sum() / base[0].sum()
-        table.add_row(
-            name, f"{speed:.1f}", f"{1e3 / speed:.1f}", f"{ratio:.2f} ({low:.2f}-{high:.2f})",
-            f"{equal[name]} of {len(prompts)}",
-        )  # fmt: skip
+    most, longest = options.max_new_tokens, max(map(len, prompts))
+    ways, pair = ways_of(options, sampling, longest)
+    ends, merged = list(pair.limits(1).end_ids), merged_model(options)
+    asked = [name for name in RECIPES if name in options.peers]
+    with running(asked, Path(options.environments), merged, longest + most, console) as servers:
+        for name, server in servers.items():
+            ways[name] = in_turn(server, server_way(server.url, str(merged.absolute()), ends, most, sampling))
+        for entry in options.openai:
+            name, _, url = entry.partition("=")
+            ways[name] = server_way(url, options.served_model or str(merged), ends, most, sampling)
+        title = f"{options.task}, {len(prompts)} prompts, T = {options.temperature}, {torch.get_num_threads()} threads"
+        table = measure(ways, prompts, pair.tokenizer, console, title)
     console.print(table)
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except SemiarError as error:
+        sys.exit(str(error))

@@ -25,6 +25,7 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def printed(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    monkeypatch.syspath_prepend(SCRIPTS)
     monkeypatch.setattr(sys, "argv", [name, *map(str, words)])
     monkeypatch.setenv("COLUMNS", "160")
     runpy.run_path(str(SCRIPTS / name), run_name="__main__")
