@@ -4,8 +4,9 @@
         [--prompts 32] [--max_new_tokens 64] [--engine auto]
 
 First table: tokens per second at each batch size, plain and with the K that the speed model picks from costs measured
-at that batch size (0 = speculation does not pay); rows join as others finish.  Second table: milliseconds of a pass of
-one and of K + 1 tokens behind so many tokens of context, and the memory of the keys and values.
+at the numbers of rows in work (0 = speculation does not pay); rows join as others finish, and K follows their number.
+Second table: milliseconds of a pass of one and of K + 1 tokens behind so many tokens of context, and the memory of the
+keys and values.
 """
 
 from __future__ import annotations
@@ -14,20 +15,21 @@ import argparse
 import resource
 from statistics import median
 from time import perf_counter
+from typing import Any
 
 import torch
 from rich.console import Console
 from rich.table import Table
 
 from semiar import api
-from semiar.bench.calibrate import calibrate, choose_count
+from semiar.bench.calibrate import choose_counts
 from semiar.core.sampling import Sampling
 from semiar.data.tasks.registry import load_any
 from semiar.decoding import decode
 from semiar.targets import LoadSettings
 
 
-def throughput(pair: api.Pair, prompts: list[list[int]], count: int, rows: int, most: int) -> float:
+def throughput(pair: api.Pair, prompts: list[list[int]], count: Any, rows: int, most: int) -> float:
     """Tokens per second, prompts included."""
     begin, tokens = perf_counter(), 0
     for step in decode(
@@ -42,15 +44,14 @@ def batches(pair: api.Pair, prompts: list[list[int]], sizes: list[int], most: in
     table = Table(title=f"throughput, {len(prompts)} prompts, medians of {rounds} interleaved rounds")
     for column in ("batch", "plain tokens/s", "K chosen", "speculative tokens/s", "ratio"):
         table.add_column(column, justify="right")
+    counts = choose_counts(pair, prompts, pair.limits(most), Sampling(), sizes, Console(quiet=True))
     for rows in sizes:
-        machine = calibrate(pair, prompts, pair.limits(most), Sampling(), "exact", Console(quiet=True), rows=rows)
-        count = choose_count(machine)
         plain, fast = [], []
         for _ in range(rounds):
             plain.append(throughput(pair, prompts, 0, rows, most))
-            fast.append(throughput(pair, prompts, count, rows, most))
+            fast.append(throughput(pair, prompts, counts, rows, most))
         one, two = median(plain), median(fast)
-        table.add_row(str(rows), f"{one:.1f}", str(count), f"{two:.1f}", f"{two / one:.2f}")
+        table.add_row(str(rows), f"{one:.1f}", str(counts[rows]), f"{two:.1f}", f"{two / one:.2f}")
     return table
 
 

@@ -11,6 +11,7 @@ from kit.models import (
     TableDrafter,
     chain_table,
     noisy_drafter,
+    plain_greedy,
     prompts_of,
     semi_drafter,
     table_model,
@@ -188,3 +189,37 @@ def test_a_one_token_prompt_beside_long_ones() -> None:
     for index in (0, 1):
         alone = [t for step in decode(target, drafter, [prompts[index]], Limits(12)) for t in step.tokens[0]]
         assert seen[index] == alone
+
+
+@pytest.mark.parametrize("small_lm", ["context", "lstm"])
+def test_the_count_follows_the_rows_and_a_resting_drafter_keeps_up(small_lm: str) -> None:
+    """One row ends early; from then on the other gets drafts, the same ones as after a prompt of all its tokens."""
+    target = target_of("llama")
+    drafter: Any = semi_drafter(target, small_lm=small_lm, num_speculative_tokens=3)
+    prompts = prompts_of(96, [9, 14])
+    wanted = plain_greedy(target.lm, prompts, 30)
+    end = next(token for token in wanted[0][4:] if token not in wanted[1] and token not in wanted[0][:4])
+    propose, seen = drafter.propose, []
+
+    def note(context: Any, *arguments: Any) -> Any:
+        draft = propose(context, *arguments)
+        if draft.count:
+            seen.append((int(context.lengths[0]), draft.tokens[0].tolist()))
+        return draft
+
+    drafter.propose = note
+    limits = Limits(30, (end,))
+    steps = list(decode(target, drafter, prompts, limits, num_speculative_tokens={1: 3, 2: 0}))
+    assert [step.drafted for step in steps if len(step.rows) == 2] == [0] * (wanted[0].index(end) + 1)
+    assert [t for step in steps for row, one in zip(step.rows, step.tokens) if row == 1 for t in one] == wanted[1]
+    length, draft = seen[0]
+    seen.clear()
+    next(iter(decode(target, drafter, [(prompts[1] + wanted[1])[:length]], limits)))
+    assert seen == [(length, draft)]
+
+
+@pytest.mark.parametrize("counts", [{}, {2: 3}, {0: 1, 1: 1}, {1: 2, 4: 9}])
+def test_counts_that_leave_a_batch_size_open(counts: dict[int, int]) -> None:
+    target = target_of("llama")
+    with pytest.raises(ConfigError, match="num_speculative_tokens"):
+        list(decode(target, semi_drafter(target), prompts_of(96, [3]), Limits(4), num_speculative_tokens=counts))

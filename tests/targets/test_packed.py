@@ -16,7 +16,7 @@ from semiar.targets import Target, engine
 from semiar.targets.attention import grouped_attention, use_grouped_attention
 from semiar.targets.engine import choose_engine, prepare
 from semiar.targets.lora import LoraSettings, attach
-from semiar.targets.packed import Packed, Part, Together, can_pack, join, pack
+from semiar.targets.packed import Packed, Part, Together, can_pack, join, pack, weight_bytes
 
 pytestmark = pytest.mark.skipif(
     not can_pack(torch.device("cpu"), torch.float32), reason="this build of PyTorch has no oneDNN"
@@ -198,3 +198,14 @@ def test_a_prepared_model_that_says_something_else_is_refused(monkeypatch: pytes
     monkeypatch.setattr(engine, "pack", spoil)
     with pytest.raises(TargetError, match="engine 'packed'"):
         prepare(Target(tiny("llama", torch.float32)), "packed")
+
+
+def test_weight_bytes_counts_what_lies_in_memory() -> None:
+    target = Target(tiny("llama", torch.float32))
+    before = weight_bytes(target.lm)
+    assert before == 4 * sum(p.numel() for p in target.lm.parameters()) + sum(
+        b.numel() * b.element_size() for b in target.lm.buffers()
+    )
+    head = target.lm.get_output_embeddings().weight.numel()
+    prepare(target, "packed")
+    assert weight_bytes(target.lm) == before + 4 * head  # the head is kept twice

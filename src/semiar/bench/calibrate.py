@@ -17,8 +17,10 @@ from semiar.decoding.text import generator
 from semiar.drafters import NoDrafter
 from semiar.drafters.base import Context
 from semiar.pair import Pair
+from semiar.targets.packed import weight_bytes
 
 REPEATS = 15
+MIB = 2**20
 
 
 @dataclass(slots=True)
@@ -30,6 +32,8 @@ class Machine:
     overhead_ms: float = 0.0  # what a speculative step costs beyond that
     conditional_acceptance: list[float] = field(default_factory=list)
     context: int = 0  # tokens in the cache while measuring
+    weight_bytes: int = 0  # target and drafter, as they lie in memory
+    cache_bytes_per_token: float = 0.0  # keys and values of one position of one row
 
 
 def calibrate(
@@ -48,6 +52,11 @@ def calibrate(
     typical = sorted(prompts, key=len)[len(prompts) // 2]
     machine.context = len(typical)
     _passes(pair, typical, most, sampling, machine, rows)
+    most_cached = rows * (max(map(len, prompts)) + limits.max_new_tokens) * machine.cache_bytes_per_token
+    console.print(
+        f"memory: weights {machine.weight_bytes / MIB:.0f} MiB, keys and values "
+        f"{machine.cache_bytes_per_token / 1024:.0f} KiB a token, at most {most_cached / MIB:.0f} MiB here"
+    )
     _rounds(pair, prompts[:8], limits, sampling, rule, most, machine)
     return machine
 
@@ -57,6 +66,16 @@ def choose_count(machine: Machine) -> int:
     verify = list(machine.verify_ms.values())
     most = len(machine.draft_ms)
     return best_count(machine.conditional_acceptance, verify, machine.draft_ms or 0.0, machine.overhead_ms, most)
+
+
+def choose_counts(
+    pair: Pair, prompts: Sequence[list[int]], limits: Limits, sampling: Sampling, sizes: Sequence[int], console: Console
+) -> dict[int, int]:
+    """K by the number of rows in work, for `decode`: what `choose_count` says at each of these batch sizes."""
+    return {
+        rows: choose_count(calibrate(pair, prompts, limits, sampling, "exact", console, rows=rows))
+        for rows in sorted({1, *sizes})
+    }
 
 
 @torch.inference_mode()
@@ -69,6 +88,8 @@ def _passes(pair: Pair, prompt: list[int], most: int, sampling: Sampling, machin
     context = Context(tokens, count + 1, hidden, count)
     state = drafter.start(rows, len(prompt) + most + 2, target.device)
     rng = generator(target, 0)
+    machine.weight_bytes = weight_bytes(target.lm) + weight_bytes(drafter)
+    machine.cache_bytes_per_token = cache.bytes() / (rows * cache.capacity)
     if most:
         drafter.propose(context, state, 1, sampling, rng)
 

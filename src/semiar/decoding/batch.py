@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -105,16 +105,19 @@ class Clock:
 
 
 class Batch:
-    """One target and one drafter at work on rows that come and go; ``capacity`` is the longest row's room."""
+    """One target and one drafter at work on rows that come and go.
+
+    ``capacity`` is the longest row's room, ``counts`` is K by the rows in work (each entry from its number on).
+    """
 
     def __init__(
-        self, target: Target, drafter: Drafter, sampling: Sampling, *, ends: Sequence[int], capacity: int, most: int,
-        rule: str = "exact", rng: torch.Generator | None = None, profile: bool = False,
+        self, target: Target, drafter: Drafter, sampling: Sampling, *, ends: Sequence[int], capacity: int,
+        counts: Mapping[int, int], rule: str = "exact", rng: torch.Generator | None = None, profile: bool = False,
     ):  # fmt: skip
         self.profile = profile
         self.target, self.drafter, self.sampling, self.rng = target, drafter, sampling, rng
         self.ends = torch.tensor(list(ends), device=target.device)
-        self.capacity, self.most, self.rule = capacity, most, rule
+        self.capacity, self.counts, self.rule = capacity, counts, rule
         self.rows: Rows | None = None
 
     def __len__(self) -> int:
@@ -172,10 +175,12 @@ class Batch:
 
     def _propose(self, rows: Rows) -> Draft:
         longest, wanted = int(rows.context.lengths.max()), int(rows.remaining.max())
-        count = min(self.most, wanted - 1, self.target.max_length - longest)
-        if count < 1:
+        most = self.counts[max(size for size in self.counts if size <= len(rows.ids))]
+        count = min(most, wanted - 1, self.target.max_length - longest)
+        resting = most == 0 and any(self.counts.values())  # it drafts again when rows have left, so it has to follow
+        if count < 1 and not resting:
             return Draft.empty(len(rows.ids), self.target.device)
-        return self.drafter.propose(rows.context, rows.state, count, self.sampling, self.rng)
+        return self.drafter.propose(rows.context, rows.state, max(count, 0), self.sampling, self.rng)
 
     def _judge(self, draft: Draft, law: Law) -> Verdict:
         if self.rule == "none":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
@@ -24,7 +24,7 @@ def decode(
     sampling: Sampling | None = None,
     *,
     rng: torch.Generator | None = None,
-    num_speculative_tokens: int | None = None,
+    num_speculative_tokens: int | Mapping[int, int] | None = None,
     rule: str = "exact",
     max_batch: int | None = None,
     profile: bool = False,
@@ -32,21 +32,24 @@ def decode(
     """Generate for every prompt, yielding after each target pass; finished rows leave the batch.
 
     ``rule`` is ``exact`` (lossless), ``block`` (lossless, block verification, sampling only) or ``none`` (LOSSY: drafts
-    are emitted unverified).  ``num_speculative_tokens`` lowers the drafter's K; 0 decodes plainly.  ``max_batch`` rows
-    are in work at once, the others join as these finish; None = all of them from the start.  ``profile`` waits for the
-    device after each part of a step, so that `Step.parts` is exact on a GPU too.
+    are emitted unverified).  ``num_speculative_tokens`` lowers the drafter's K; 0 decodes plainly; a mapping gives K by
+    the rows in work, each entry from its number on (``{1: 5, 8: 0}``: five up to seven rows, then none; see
+    `bench.calibrate.choose_counts`).  ``max_batch`` rows are in work at once, the others join as these finish; None =
+    all of them from the start.  ``profile`` waits for the device after each part of a step, so that `Step.parts` is
+    exact on a GPU too.
     Raises ``ConfigError`` for prompts that are empty or leave no room in the model's context.
     """
     room = _check(target, prompts, limits, rule, max_batch)
-    most = drafter.resolve_count(num_speculative_tokens)
+    counts = _counts(drafter, num_speculative_tokens)
+    most = max(counts.values())
     if limits.max_new_tokens == 0 or not prompts:
         return
     capacity = max(len(p) + r for p, r in zip(prompts, room, strict=True)) + most + 1
     batch = Batch(
-        target, drafter, sampling or Sampling(), ends=limits.end_ids, capacity=capacity, most=most, rule=rule, rng=rng,
-        profile=profile,
+        target, drafter, sampling or Sampling(), ends=limits.end_ids, capacity=capacity, counts=counts, rule=rule,
+        rng=rng, profile=profile,
     )  # fmt: skip
-    target.expect(most + 1)
+    target.expect(counts[min(counts)] + 1)
     waiting = list(range(len(prompts)))
     while waiting or len(batch):
         size = max_batch or len(prompts)
@@ -55,6 +58,15 @@ def decode(
             coming, waiting = waiting[:free], waiting[free:]
             batch.admit(coming, [prompts[i] for i in coming], [room[i] for i in coming])
         yield batch.step()
+
+
+def _counts(drafter: Drafter, wanted: int | Mapping[int, int] | None) -> dict[int, int]:
+    """K by the rows in work, each entry from its number of rows on."""
+    if not isinstance(wanted, Mapping):
+        return {1: drafter.resolve_count(wanted)}
+    if 1 not in wanted or min(wanted) < 1:
+        raise ConfigError(f"num_speculative_tokens for {sorted(wanted)} rows", "row numbers above 0, 1 among them")
+    return {rows: drafter.resolve_count(count) for rows, count in sorted(wanted.items())}
 
 
 def _check(

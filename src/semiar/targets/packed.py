@@ -131,5 +131,11 @@ def pack(module: nn.Module, *, keep: bool = False) -> int:
     return count
 
 
+def weight_bytes(module: nn.Module) -> int:
+    """Memory of a module's weights, plain and packed; shared ones count once."""
+    packed = [part.packed for part in module.modules() if isinstance(part, Packed)]
+    return sum(one.numel() * one.element_size() for one in [*module.parameters(), *module.buffers(), *packed])
+
+
 def _alike(layers: list[nn.Linear]) -> bool:
     return len({(one.in_features, one.bias is None, one.weight.dtype) for one in layers}) == 1
