@@ -5,8 +5,8 @@
 
 First table: tokens per second at each batch size, plain and with the K that the speed model picks from costs measured
 at the numbers of rows in work (0 = speculation does not pay); rows join as others finish, and K follows their number.
-Second table: milliseconds of a pass of one and of K + 1 tokens behind so many tokens of context, and the memory of the
-keys and values.
+Second table: milliseconds of a pass of one and of K + 1 tokens behind so many tokens of context, beside the time that
+reading the weights from memory takes (the floor of a pass), and the memory of the keys and values.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from semiar.bench.calibrate import choose_counts
 from semiar.core.sampling import Sampling
 from semiar.data.tasks.registry import load_any
 from semiar.decoding import decode
-from semiar.targets import LoadSettings
+from semiar.targets import LoadSettings, Target
+from semiar.targets.packed import Packed, weight_bytes
 
 
 def throughput(pair: api.Pair, prompts: list[list[int]], count: Any, rows: int, most: int) -> float:
@@ -55,34 +56,52 @@ def batches(pair: api.Pair, prompts: list[list[int]], sizes: list[int], most: in
     return table
 
 
+def bytes_of_a_pass(target: Target) -> int:
+    """What every pass has to read: all weights but the input embedding, unless the output head is the same matrix."""
+    head, embedding = target.lm.get_output_embeddings(), target.embedding
+    shared = not isinstance(head, Packed) and head.weight is embedding
+    return weight_bytes(target.lm) - (0 if shared else embedding.numel() * embedding.element_size())
+
+
 @torch.inference_mode()
 def lengths(pair: api.Pair, sizes: list[int]) -> Table:
     """The second table."""
     target, count = pair.target, pair.drafter.settings.num_speculative_tokens + 1
-    table = Table(title="one pass behind a long context, median of 15")
-    for column in ("context", "1 token, ms", f"{count} tokens, ms", "prefill, s", "cache, MiB", "peak memory, MiB"):
+    weights = torch.zeros(bytes_of_a_pass(target) // 4, device=target.device)
+    table = Table(title=f"one pass behind a long context, medians of 15; {weights.numel() / 2**18:.0f} MiB of weights")
+    for column in (
+        "context", "weights read, ms", "1 token, ms", f"{count} tokens, ms", "prefill, s", "cache, MiB",
+        "peak memory, MiB",
+    ):  # fmt: skip
         table.add_column(column, justify="right")
     for size in sizes:
         if size + count > target.max_length:
-            table.add_row(str(size), "beyond the model's context", "", "", "", "")
+            table.add_row(str(size), "beyond the model's context", *[""] * 5)
             continue
         cache = target.start(1, size + count)
         ids = torch.arange(size, device=target.device)[None] % 1000 + 5
         begin = perf_counter()
         target.prefill(ids, torch.tensor([size], device=target.device), cache, (-1,))
         filled = perf_counter() - begin
-        times: dict[int, list[float]] = {1: [], count: []}
+
+        def run(n: int, ids: torch.Tensor = ids, cache: Any = cache) -> None:
+            target(ids[:, :n], cache)
+            cache.keep(torch.full((1, n), -1, device=target.device), chain=True)
+
+        times: list[list[float]] = [[], [], []]
         for _ in range(18):
-            for n, seen in times.items():
+            for seen, work in zip(
+                times, (weights.sum, lambda run=run: run(1), lambda run=run: run(count)), strict=True
+            ):
                 begin = perf_counter()
-                target(ids[:, :n], cache)
-                cache.keep(torch.full((1, n), -1, device=target.device), chain=True)
+                work()
                 seen.append(1e3 * (perf_counter() - begin))
+        floor, one, many = (median(seen[3:]) for seen in times)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        one, many = (median(seen[3:]) for seen in times.values())
         table.add_row(
-            str(size), f"{one:.1f}", f"{many:.1f}", f"{filled:.2f}", f"{cache.bytes() / 2**20:.0f}", f"{peak:.0f}"
-        )
+            str(size), f"{floor:.1f}", f"{one:.1f}", f"{many:.1f}", f"{filled:.2f}", f"{cache.bytes() / 2**20:.0f}",
+            f"{peak:.0f}",
+        )  # fmt: skip
     return table
 
 
@@ -101,6 +120,7 @@ def main() -> None:
     options = parser.parse_args()
     console = Console()
     pair: api.Pair = api.Pair.load(options.run, LoadSettings(engine=options.engine))  # type: ignore[assignment]
+    pair.target.expect(pair.drafter.settings.num_speculative_tokens + 1)
     records = load_any(options.task, "test", options.folder or None, options.prompts, 0).records
     prompts = [pair.encode(record.prompt_messages) for record in records]
     console.print(f"engine {pair.target.engine}, {torch.get_num_threads()} threads, {pair.target.dtype}")

@@ -67,5 +67,5 @@ def test_scaling_prints_a_row_for_each_size(
         "--batches", 1, 3, "--lengths", 32, 64, 100_000,
     )  # fmt: skip
     assert "throughput, 4 prompts" in out and "beyond the model's context" in out
-    assert len(re.findall(r"│\s+(32|64)\s+│\s+[\d.]+", out)) == 2
+    assert len(re.findall(r"│\s+(32|64)\s+│\s+[\d.]+\s+│\s+[\d.]+\s+│\s+[\d.]+\s+│", out)) == 2
     assert len(re.findall(r"│\s+(1|3)\s+│\s+[\d.]+\s+│\s+\d\s+│", out)) == 2
