@@ -1,6 +1,7 @@
 # Two commands matter: `make demo` and `make test`; each makes its own environment first.
 PYTHON ?= python3
 VENV ?= .venv
+JOBS ?= 2
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
@@ -10,10 +11,10 @@ demo: $(STAMP)
 	$(BIN)/semiar demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest --cov --cov-report=term:skip-covered
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --cov --cov-report=term:skip-covered
 
 test-slow: $(STAMP)
-	$(BIN)/python -m pytest --slow -m slow
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --slow -m slow
 
 check: $(STAMP)
 	$(BIN)/ruff check .
