@@ -96,7 +96,7 @@ def compile_graph(
     with (
         Console(stderr=True).status(f"compiling {name} (once; up to a minute)"),
         torch.no_grad(),
-        torch._inductor.config.patch(freezing=on_cpu, joint_custom_post_pass=part_sums),
+        torch._inductor.config.patch(freezing=on_cpu, cpp_wrapper=on_cpu, joint_custom_post_pass=part_sums),
     ):
         graph(*arguments)
     return graph
