@@ -34,6 +34,7 @@ class Machine:
     context: int = 0  # tokens in the cache while measuring
     weight_bytes: int = 0  # target and drafter, as they lie in memory
     cache_bytes_per_token: float = 0.0  # keys and values of one position of one row
+    plain_overhead_ms: float = 0.0  # the part of a plain step that is not its pass; contained in verify_ms
 
 
 def calibrate(
@@ -44,8 +45,12 @@ def calibrate(
     rule: str,
     console: Console,
     rows: int = 1,
+    known: Machine | None = None,
 ) -> Machine:
-    """Measure on the pair's own prompts, ``rows`` of them decoded together; takes a few seconds."""
+    """Measure on the pair's own prompts, ``rows`` of them decoded together; takes a few seconds.
+
+    Acceptance and overheads, which are measured row by row, are taken from ``known`` when given.
+    """
     console.print("measuring this machine ...")
     most = 0 if isinstance(pair.drafter, NoDrafter) else pair.drafter.settings.num_speculative_tokens
     machine = Machine()
@@ -57,7 +62,12 @@ def calibrate(
         f"memory: weights {machine.weight_bytes / MIB:.0f} MiB, keys and values "
         f"{machine.cache_bytes_per_token / 1024:.0f} KiB a token, at most {most_cached / MIB:.0f} MiB here"
     )
-    _rounds(pair, prompts[:8], limits, sampling, rule, most, machine)
+    if known is None:
+        _rounds(pair, prompts[:8], limits, sampling, rule, most, machine)
+    else:
+        machine.plain_overhead_ms, machine.overhead_ms = known.plain_overhead_ms, known.overhead_ms
+        machine.conditional_acceptance = known.conditional_acceptance
+    machine.verify_ms = {n: cost + machine.plain_overhead_ms for n, cost in machine.verify_ms.items()}
     return machine
 
 
@@ -72,10 +82,11 @@ def choose_counts(
     pair: Pair, prompts: Sequence[list[int]], limits: Limits, sampling: Sampling, sizes: Sequence[int], console: Console
 ) -> dict[int, int]:
     """K by the number of rows in work, for `decode`: what `choose_count` says at each of these batch sizes."""
-    return {
-        rows: choose_count(calibrate(pair, prompts, limits, sampling, "exact", console, rows=rows))
-        for rows in sorted({1, *sizes})
-    }
+    one = calibrate(pair, prompts, limits, sampling, "exact", console)
+    counts = {1: choose_count(one)}
+    for rows in sorted({*sizes} - {1}):
+        counts[rows] = choose_count(calibrate(pair, prompts, limits, sampling, "exact", console, rows, one))
+    return counts
 
 
 @torch.inference_mode()
@@ -150,7 +161,6 @@ def _rounds(
                 for k in range(min(usable, step.accepted[0] + 1) if count else 0):
                     reached[k] += 1
                     hits[k] += k < step.accepted[0]
-    plain = median(rests[0])
-    machine.verify_ms = {n: cost + plain for n, cost in machine.verify_ms.items()}
-    machine.overhead_ms = max(0.0, median(rests[most]) - plain)
+    machine.plain_overhead_ms = median(rests[0])
+    machine.overhead_ms = max(0.0, median(rests[most]) - machine.plain_overhead_ms)
     machine.conditional_acceptance = [h / max(1, r) for h, r in zip(hits, reached, strict=True)]
