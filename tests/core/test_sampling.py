@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from semiar.core import sampling as sampling_module
-from semiar.core.sampling import BLOCK, Law, Sampling, argmax, distribution, draw, uniform
+from semiar.core.sampling import BLOCK, WIDE, Law, Sampling, argmax, distribution, draw, uniform
 from semiar.errors import ConfigError
 
 
@@ -75,7 +75,7 @@ def test_extremes_give_laws(heat, kind):
 
 @settings(deadline=None, max_examples=60)
 @given(
-    size=st.integers(BLOCK * BLOCK - 2, BLOCK * BLOCK + 2 * BLOCK), rows=st.integers(1, 3), levels=st.integers(1, 40),
+    size=st.integers(WIDE - 2, WIDE + 2 * BLOCK), rows=st.integers(1, 3), levels=st.integers(1, 40),
     seed=st.integers(0, 1 << 20), kind=st.sampled_from([torch.bfloat16, torch.float32, torch.float64]),
 )  # fmt: skip
 def test_argmax_of_wide_rows_takes_the_lowest_id_among_equals(size, rows, levels, seed, kind):

@@ -15,6 +15,7 @@ from torch import Tensor
 from semiar.errors import ConfigError
 
 BLOCK = 64  # logits whose maximum is found at once
+WIDE = 256 * BLOCK  # rows from here on are worth more than one kernel; draft vocabularies are not
 COLDEST = 1e-37  # smaller temperatures are not normal float32 numbers; no logits can tell them from this one
 
 
@@ -106,7 +107,7 @@ def argmax(logits: Tensor) -> Tensor:
     Over 49,152 bfloat16 logits `torch.argmax` takes about as long as a twentieth of a small target's pass.
     """
     size = logits.shape[-1]
-    if size < BLOCK * BLOCK or logits.device.type != "cpu":
+    if size < WIDE or logits.device.type != "cpu":
         return logits.argmax(-1)
     whole = size - size % BLOCK
     blocks = logits[..., :whole].unflatten(-1, (-1, BLOCK))
