@@ -42,9 +42,10 @@ from ways import Answer, Ids, Way, compiled_way, hf_way, in_turn, semiar_way, se
 
 from semiar import api
 from semiar.core.sampling import Sampling
+from semiar.data.chat import ChatRenderer
 from semiar.data.tasks.registry import load_any
 from semiar.errors import SemiarError
-from semiar.targets import LoadSettings
+from semiar.targets import LoadSettings, load_tokenizer
 
 ENGINES = ("packed", "compiled", "eager")
 LOCAL = (*ENGINES, "hf", "hf-lookup", "hf-early-exit", "hf-compiled")
@@ -158,10 +159,9 @@ def main() -> None:
     options = parsed()
     console = Console()
     sampling = Sampling(options.temperature)
-    encoder = api.Pair.load(options.run, LoadSettings(engine="eager"))
+    renderer = ChatRenderer(load_tokenizer(options.run))
     records = load_any(options.task, "test", options.folder or None, options.prompts, 0).records
-    prompts = [encoder.encode(record.prompt_messages) for record in records]
-    del encoder
+    prompts = [renderer.prompt(record.prompt_messages) for record in records]
     most, longest = options.max_new_tokens, max(map(len, prompts))
     ways, pair = ways_of(options, sampling, longest)
     ends, merged = list(pair.limits(1).end_ids), merged_model(options)
