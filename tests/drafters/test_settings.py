@@ -25,6 +25,7 @@ def target() -> Target:
     ("changes", "named"),
     [
         ({"architecture": "oracle"}, "oracle"),
+        ({"options": {"tied": True}}, "option 'tied'"),
         ({"small_lm": "transformer"}, "transformer"),
         ({"fusion": "sum"}, "sum"),
         ({"fusion": "sum", "small_lm": "lstm"}, "sum"),

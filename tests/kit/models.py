@@ -16,7 +16,7 @@ import transformers
 from torch import Tensor, nn
 
 from kit.tokenizers import byte_tokenizer
-from semiar.core.draft import Draft
+from semiar.core.draft import Draft, Plan
 from semiar.core.sampling import Sampling, distribution, draw
 from semiar.drafters import Context, Drafter, DrafterSettings, State, build_drafter
 from semiar.pair import Pair
@@ -165,10 +165,10 @@ class ScriptDrafter(TestDrafter):
         self.script = script
 
     def propose(
-        self, context: Context, state: State, count: int, sampling: Sampling, rng: torch.Generator | None
+        self, context: Context, state: State, plan: Plan, sampling: Sampling, rng: torch.Generator | None
     ) -> Draft:
         rows = [context.tokens[b, :n].tolist() for b, n in enumerate(context.lengths.tolist())]
-        drafts = [list(self.script(row, count))[:count] for row in rows]
+        drafts = [list(self.script(row, plan.count))[: plan.count] for row in rows]
         width = max(len(draft) for draft in drafts)
         return Draft.chain(torch.tensor([d + [-1] * (width - len(d)) for d in drafts], dtype=torch.long))
 
@@ -196,14 +196,14 @@ class TableDrafter(TestDrafter):
         self.laws = (rows if self.vocab is None else rows[:, self.vocab]).softmax(-1)  # (V, V_draft)
 
     def propose(
-        self, context: Context, state: State, count: int, sampling: Sampling, rng: torch.Generator | None
+        self, context: Context, state: State, plan: Plan, sampling: Sampling, rng: torch.Generator | None
     ) -> Draft:
         how = "chosen" if sampling.greedy else self.how
         level = [(0, context.last()[:, 0])]  # (slot, token) of the nodes that get children
         tokens: list[Tensor] = []
         parents: list[int] = []
         laws: list[Tensor] = []
-        for _ in range(count):
+        for _ in range(plan.count):
             following = []
             for slot, token in level:
                 law = self.laws[token]
@@ -255,18 +255,18 @@ class ModelDrafter(TestDrafter):
         return ModelState(self.own.start(batch, capacity))
 
     def propose(
-        self, context: Context, state: State, count: int, sampling: Sampling, rng: torch.Generator | None
+        self, context: Context, state: State, plan: Plan, sampling: Sampling, rng: torch.Generator | None
     ) -> Draft:
         logits = self._catch_up(context, state.cache)  # type: ignore[attr-defined]
         if self.width > 1:
-            return self._tree(logits, state.cache, count)  # type: ignore[attr-defined]
+            return self._tree(logits, state.cache, plan.count)  # type: ignore[attr-defined]
         tokens: list[Tensor] = []
         laws: list[Tensor | None] = []
-        for step in range(count):
+        for step in range(plan.count):
             law = distribution(logits, sampling)
             tokens.append(law.tokens if law.probs is None else draw(law.probs, rng))  # type: ignore[arg-type]
             laws.append(law.probs)
-            if step + 1 < count:
+            if step + 1 < plan.count:
                 logits = self._look(torch.cat(tokens, 1), state.cache)[:, -1:]  # type: ignore[attr-defined]
         return Draft.chain(torch.cat(tokens, 1), None if laws[0] is None else torch.cat(laws, 1))  # type: ignore[arg-type]
 

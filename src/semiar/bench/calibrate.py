@@ -10,6 +10,7 @@ from time import perf_counter
 import torch
 from rich.console import Console
 
+from semiar.core.draft import Plan
 from semiar.core.sampling import Sampling
 from semiar.core.theory import best_count
 from semiar.decoding import Limits, decode
@@ -102,7 +103,7 @@ def _passes(pair: Pair, prompt: list[int], most: int, sampling: Sampling, machin
     machine.weight_bytes = weight_bytes(target.lm) + weight_bytes(drafter)
     machine.cache_bytes_per_token = cache.bytes() / (rows * cache.capacity)
     if most:
-        drafter.propose(context, state, 1, sampling, rng)
+        drafter.propose(context, state, Plan(1), sampling, rng)
 
     def after_step(n: int) -> Context:
         """As after a whole step of n drafts: that many states are new."""
@@ -120,7 +121,7 @@ def _passes(pair: Pair, prompt: list[int], most: int, sampling: Sampling, machin
 
     def draft(n: int) -> Callable[[], None]:
         known = after_step(n)
-        return lambda: (drafter.propose(known, state, n, sampling, rng), None)[1]
+        return lambda: (drafter.propose(known, state, Plan(n), sampling, rng), None)[1]
 
     pairs = [(verify(n + 1), draft(n)) for n in range(1, most + 1)]  # a pass flushes the drafter from the caches
     times = _interleaved([verify(1), *(one for pair in pairs for one in pair)])

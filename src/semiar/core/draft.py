@@ -10,6 +10,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from semiar.errors import ConfigError
+
+TREES = ("none", "best", "beam", "sampled")
+
 
 @dataclass(frozen=True, slots=True)
 class Draft:
@@ -57,6 +61,34 @@ class Draft:
         for slot in range(1, count + 1):
             mask[:, slot] |= mask[rows, self.parents[:, slot - 1]]
         return mask.sum(-1) - 1, mask
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How to draft in one step; decided from the prefix alone."""
+
+    count: int = 5
+    """K: tokens drafted one after another, the depth of a tree."""
+    tree: str = "none"
+    """none (a chain), best (most probable paths under a node budget, EAGLE-2), beam (whole beams) or sampled
+    (siblings drawn independently)."""
+    nodes: int = 16
+    """With a tree: most drafted tokens per target pass."""
+    branch: int = 4
+    """With a tree: most continuations of one token; with beam the width."""
+    stop_below: float = 0.0
+    """Stop a chain after keeping a token whose own probability is below this; 0 = never."""
+
+    def __post_init__(self) -> None:
+        if self.tree not in TREES:
+            raise ConfigError(f"tree '{self.tree}'", f"{', '.join(TREES[:-1])} or {TREES[-1]}")
+        for name in ("nodes", "branch"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} {getattr(self, name)}", "at least 1")
+        if not 0 <= self.stop_below < 1:
+            raise ConfigError(f"stop_below {self.stop_below}", "0 or more, below 1")
+        if self.stop_below and self.tree != "none":
+            raise ConfigError(f"stop_below {self.stop_below} with tree {self.tree}", "a chain: tree none")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 
 import torch
 from torch import Tensor
 
 from semiar.core.accept import accept
-from semiar.core.draft import Draft, Verdict
+from semiar.core.draft import Draft, Plan, Verdict
 from semiar.core.sampling import Law, Sampling, distribution, draw
 from semiar.drafters.base import Context, Drafter, State
 from semiar.errors import ConfigError, TargetError
@@ -107,14 +107,16 @@ class Clock:
 class Batch:
     """One target and one drafter at work on rows that come and go.
 
-    ``capacity`` is the longest row's room, ``counts`` is K by the rows in work (each entry from its number on).
+    ``capacity`` is the longest row's room, ``counts`` is K by the rows in work (each entry from its number on),
+    ``plan`` says how to draft (its count is not used).
     """
 
     def __init__(
         self, target: Target, drafter: Drafter, sampling: Sampling, *, ends: Sequence[int], capacity: int,
         counts: Mapping[int, int], rule: str = "exact", rng: torch.Generator | None = None, profile: bool = False,
+        plan: Plan | None = None,
     ):  # fmt: skip
-        self.profile = profile
+        self.profile, self.plan = profile, plan or Plan()
         self.target, self.drafter, self.sampling, self.rng = target, drafter, sampling, rng
         self.ends = torch.tensor(list(ends), device=target.device)
         self.capacity, self.counts, self.rule = capacity, counts, rule
@@ -180,7 +182,8 @@ class Batch:
         resting = most == 0 and any(self.counts.values())  # it drafts again when rows have left, so it has to follow
         if count < 1 and not resting:
             return Draft.empty(len(rows.ids), self.target.device)
-        return self.drafter.propose(rows.context, rows.state, max(count, 0), self.sampling, self.rng)
+        plan = replace(self.plan, count=max(count, 0))
+        return self.drafter.propose(rows.context, rows.state, plan, self.sampling, self.rng)
 
     def _judge(self, draft: Draft, law: Law) -> Verdict:
         if self.rule == "none":

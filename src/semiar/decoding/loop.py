@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
+from semiar.core.draft import Plan
 from semiar.core.sampling import Sampling
 from semiar.decoding.batch import RULES, Batch, Limits, Step
 from semiar.drafters.base import Drafter
@@ -28,6 +29,7 @@ def decode(
     rule: str = "exact",
     max_batch: int | None = None,
     profile: bool = False,
+    plan: Plan | None = None,
 ) -> Iterator[Step]:
     """Generate for every prompt, yielding after each target pass; finished rows leave the batch.
 
@@ -36,7 +38,7 @@ def decode(
     the rows in work, each entry from its number on (``{1: 5, 8: 0}``: five up to seven rows, then none; see
     `bench.calibrate.choose_counts`).  ``max_batch`` rows are in work at once, the others join as these finish; None =
     all of them from the start.  ``profile`` waits for the device after each part of a step, so that `Step.parts` is
-    exact on a GPU too.
+    exact on a GPU too.  ``plan`` asks for a tree or for stopping early; its count is not used.
     Raises ``ConfigError`` for prompts that are empty or leave no room in the model's context.
     """
     room = _check(target, prompts, limits, rule, max_batch)
@@ -44,10 +46,10 @@ def decode(
     most = max(counts.values())
     if limits.max_new_tokens == 0 or not prompts:
         return
-    capacity = max(len(p) + r for p, r in zip(prompts, room, strict=True)) + most + 1
+    capacity = max(len(p) + r for p, r in zip(prompts, room, strict=True)) + room_for(plan, most) + 1
     batch = Batch(
         target, drafter, sampling or Sampling(), ends=limits.end_ids, capacity=capacity, counts=counts, rule=rule,
-        rng=rng, profile=profile,
+        rng=rng, profile=profile, plan=plan,
     )  # fmt: skip
     target.expect(counts[min(counts)] + 1)
     waiting = list(range(len(prompts)))
@@ -58,6 +60,11 @@ def decode(
             coming, waiting = waiting[:free], waiting[free:]
             batch.admit(coming, [prompts[i] for i in coming], [room[i] for i in coming])
         yield batch.step()
+
+
+def room_for(plan: Plan | None, count: int) -> int:
+    """Slots that one draft may take."""
+    return count if plan is None or plan.tree == "none" else max(count, plan.nodes)
 
 
 def _counts(drafter: Drafter, wanted: int | Mapping[int, int] | None) -> dict[int, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from semiar.core.draft import Draft
+from semiar.core.draft import Draft, Plan
 from semiar.core.sampling import Sampling
 from semiar.errors import ConfigError, PairError, SourceNotFound
 from semiar.targets.cache import take_rows
@@ -102,6 +102,8 @@ class DrafterSettings:
     """Attention heads; 0 = one per 64 hidden units."""
     bias_rank: int = 256
     """With fusion additive: rank of the bias that h_q adds to the logits."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """What only this architecture knows, as --drafter.options.NAME VALUE; see docs/drafters.md."""
 
     def __post_init__(self) -> None:
         if self.num_speculative_tokens < 1:
@@ -132,6 +134,23 @@ class DrafterSettings:
         return self.small_lm == "context" or (self.small_lm != "none" and self.fusion != "additive")
 
 
+@dataclass(frozen=True)
+class NoOptions:
+    """Of an architecture that has none of its own."""
+
+
+def read_options(kind: type[Any], given: dict[str, Any], name: str) -> Any:
+    """An architecture's own options from the settings.  Raises ``ConfigError`` for unknown names and other types."""
+    known = {f.name: f for f in fields(kind)}
+    for key, value in given.items():
+        if key not in known:
+            raise ConfigError(f"option '{key}' of drafter {name}", ", ".join(known) or "no options")
+        wanted = type(known[key].default)
+        if not isinstance(value, (int, float) if wanted is float else wanted) or (wanted is int and value is True):
+            raise ConfigError(f"option {key} {value!r} of drafter {name}", f"a value of type {wanted.__name__}")
+    return kind(**given)
+
+
 class Drafter(nn.Module):
     """Guesses the target's next tokens.  A wrong guess costs time, never quality.
 
@@ -139,10 +158,12 @@ class Drafter(nn.Module):
     """
 
     name: ClassVar[str] = ""
+    Options: ClassVar[type[Any]] = NoOptions  # a frozen dataclass of plain values, each with a default
 
     def __init__(self, settings: DrafterSettings, layers: tuple[int, ...] = (LAST,)):
         super().__init__()
         self.settings = settings
+        self.options = read_options(self.Options, settings.options, settings.architecture)
         self.layers = layers  # target layers read, the last one being the state that the output head reads
 
     def start(self, batch: int, capacity: int, device: torch.device) -> State:
@@ -150,9 +171,9 @@ class Drafter(nn.Module):
         return State()
 
     def propose(
-        self, context: Context, state: State, count: int, sampling: Sampling, rng: torch.Generator | None
+        self, context: Context, state: State, plan: Plan, sampling: Sampling, rng: torch.Generator | None
     ) -> Draft:
-        """At most `count` tokens for each row; may propose none."""
+        """At most `plan.count` tokens deep for each row; may propose none."""
         raise NotImplementedError
 
     def unroll(self, hidden: Tensor, tokens: Tensor, anchors: Tensor) -> Iterator[Tensor]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from semiar.core.draft import Draft
+from semiar.core.draft import Draft, Plan
 from semiar.core.sampling import Sampling
 from semiar.drafters.base import Context, Drafter, DrafterSettings, State, register
 
@@ -17,6 +17,6 @@ class NoDrafter(Drafter):
         super().__init__(settings or DrafterSettings(architecture="none"))
 
     def propose(
-        self, context: Context, state: State, count: int, sampling: Sampling, rng: torch.Generator | None
+        self, context: Context, state: State, plan: Plan, sampling: Sampling, rng: torch.Generator | None
     ) -> Draft:
         return Draft.empty(len(context.lengths), context.tokens.device)

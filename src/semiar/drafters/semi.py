@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from semiar.core.draft import Draft
+from semiar.core.draft import Draft, Plan
 from semiar.core.sampling import Sampling, distribution, pick, uniform
 from semiar.drafters.base import Context, Drafter, DrafterSettings, State, register, resolve_layers
 from semiar.drafters.compiled import CompiledDraft
@@ -140,9 +140,9 @@ class SemiDrafter(Drafter):
         )
 
     def propose(
-        self, context: Context, state: State, count: int, sampling: Sampling, rng: torch.Generator | None
+        self, context: Context, state: State, plan: Plan, sampling: Sampling, rng: torch.Generator | None
     ) -> Draft:
-        count = min(count, self.settings.num_speculative_tokens)
+        count = min(plan.count, self.settings.num_speculative_tokens)
         batch, device = len(context.lengths), context.tokens.device
         if context.hidden.shape[1] == 0:
             return Draft.empty(batch, device)

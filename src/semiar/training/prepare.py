@@ -16,7 +16,7 @@ from torch import Tensor
 from semiar.data.batches import Prepared, fingerprint, prepare
 from semiar.data.chat import ChatRenderer, end_of_turn_ids
 from semiar.data.tasks.registry import load_any
-from semiar.drafters import Drafter, NoDrafter, build_drafter
+from semiar.drafters import Drafter, DrafterSettings, NoDrafter, build_drafter
 from semiar.drafters.base import load_weights, read_config
 from semiar.drafters.heads import choose_vocab
 from semiar.errors import DataError, PairError
@@ -123,8 +123,9 @@ def warm_start(config: TrainConfig, pair: Pair) -> None:
 def _saved(config: TrainConfig) -> tuple[dict[str, Any], dict[str, Tensor]]:
     folder = Path(config.init_drafter) / "drafter"
     saved = read_config(folder)
-    if saved["settings"] != asdict(config.drafter):
-        other = {k: v for k, v in saved["settings"].items() if asdict(config.drafter).get(k) != v}
+    made, asked = asdict(DrafterSettings(**saved["settings"])), asdict(config.drafter)
+    if made != asked:
+        other = {k: v for k, v in made.items() if asked[k] != v}
         raise PairError(
             f"init_drafter '{config.init_drafter}' has other settings: {other}", "the same --drafter options"
         )
