@@ -100,7 +100,9 @@ def _passes(pair: Pair, prompt: list[int], most: int, sampling: Sampling, machin
     context = Context(tokens, count + 1, hidden, count)
     state = drafter.start(rows, len(prompt) + most + 2, target.device)
     rng = generator(target, 0)
-    machine.weight_bytes = weight_bytes(target.lm) + weight_bytes(drafter)
+    machine.weight_bytes = (
+        weight_bytes(target.lm) + weight_bytes(drafter) + (target.native.bytes if target.native else 0)
+    )
     machine.cache_bytes_per_token = cache.bytes() / (rows * cache.capacity)
     if most:
         drafter.propose(context, state, Plan(1), sampling, rng)

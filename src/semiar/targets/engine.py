@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
-from semiar.errors import ConfigError
+from semiar.errors import ConfigError, TargetError
 from semiar.targets import flat
 from semiar.targets.attention import use_grouped_attention, why_not_plain
-from semiar.targets.check import compare, differs, quiet, sample_ids
+from semiar.targets.check import check_target, compare, differs, quiet, sample_ids
 from semiar.targets.compiled import Compiled
 from semiar.targets.lora import is_adapted
+from semiar.targets.native import Native, library, why_not
 from semiar.targets.packed import Packed, can_pack, join, pack
 from semiar.targets.target import LAST, Target
 
-ENGINES = ("auto", "eager", "packed", "compiled")
+ENGINES = ("auto", "eager", "packed", "compiled", "native")
 
 
 def choose_engine(wanted: str, target: Target) -> str:
@@ -25,9 +27,9 @@ def choose_engine(wanted: str, target: Target) -> str:
         raise ConfigError(f"engine '{wanted}'", f"one of {', '.join(ENGINES)}")
     able = can_pack(target.device, target.dtype) and not is_adapted(target.model)
     if wanted == "auto":
-        return "packed" if able and target.dtype == torch.bfloat16 else "eager"
-    if wanted == "compiled" and is_adapted(target.model):
-        raise ConfigError("engine compiled with an unmerged adapter", "a merged one", "leave --load.merge out")
+        return _fastest(target) if able and target.dtype == torch.bfloat16 else "eager"
+    if wanted in ("compiled", "native") and is_adapted(target.model):
+        raise ConfigError(f"engine {wanted} with an unmerged adapter", "a merged one", "leave --load.merge out")
     if wanted == "packed" and not able:
         raise ConfigError(
             f"engine packed for {target.dtype} on {target.device.type}"
@@ -35,7 +37,21 @@ def choose_engine(wanted: str, target: Target) -> str:
             "bfloat16 or float32 on a CPU, without an adapter or with a merged one",
             "leave --engine out",
         )
+    if wanted == "native" and why_not(target):
+        raise ConfigError(f"engine native for {why_not(target)}", "another engine", "leave --load.engine out")
     return wanted
+
+
+def _fastest(target: Target) -> str:
+    """native where its kernel takes the model and can be compiled here, else packed."""
+    if why_not(target):
+        return "packed"
+    try:
+        library()
+    except TargetError as error:
+        warnings.warn(f"{error}; going on with the engine packed", stacklevel=2)
+        return "packed"
+    return "native"
 
 
 @torch.inference_mode()
@@ -52,6 +68,8 @@ def prepare(target: Target, engine: str, sizes: Sequence[int] = (1,)) -> None:
     packs = can_pack(target.device, target.dtype)  # a compiled graph reads packed weights as they are
     for block in target.blocks:
         join(block)
+    native = Native(target) if engine == "native" else None
+    for block in target.blocks:
         if packs:
             pack(block)
     head = target.lm.get_output_embeddings()
@@ -62,6 +80,10 @@ def prepare(target: Target, engine: str, sizes: Sequence[int] = (1,)) -> None:
     compare(target, _logits(target, ids), before, f"the model prepared for the engine '{engine}'")
     if engine == "compiled":
         target.compiled = Compiled(target, sizes)
+    if native is not None:
+        target.native = native
+        check_target(target)
+        compare(target, _after_prefill(target, ids), before[:, 2:], "the engine native")
 
 
 def use_flat_passes(target: Target, longest: int) -> str:
@@ -103,6 +125,15 @@ def _why_not_flat(target: Target) -> str:
         return f"'{target.config.model_type}' cannot run samples in one row: {error}"
     gap = differs(target, found, wanted)
     return f"samples in one row give other logits, by {gap:.2g}" if gap else ""
+
+
+def _after_prefill(target: Target, ids: Tensor) -> Tensor:
+    """Logits behind the first two tokens, which are in the cache before the pass."""
+    cache = target.start(1, 16)
+    target.prefill(ids[:, :2], torch.tensor([2]), cache, (LAST,))
+    logits = target(ids[:, 2:], cache).logits
+    assert logits is not None
+    return logits
 
 
 def _logits(target: Target, ids: Tensor) -> Tensor:

@@ -35,7 +35,8 @@ class LoadSettings:
     engine: str = "auto"
     """eager: as transformers runs it.  packed: weights laid out for the CPU's kernels, projections of one input joined
     (the output head is kept twice).  compiled: packed, and whole passes of one row as graphs, up to a minute each to
-    compile.  auto: packed for bfloat16 on a CPU, else eager."""
+    compile.  native: a kernel of semiar's own for Llama-like models (weights are kept a second time).  auto: native or
+    packed for bfloat16 on a CPU, else eager."""
 
     def torch_dtype(self) -> torch.dtype:
         if self.dtype == "auto":

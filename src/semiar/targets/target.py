@@ -17,6 +17,7 @@ from semiar.targets.cache import Cache
 from semiar.targets.compiled import Compiled
 from semiar.targets.flat import Flat
 from semiar.targets.layers import decoder_layers, finish_logits, refuse_unrollable, text_config, windows
+from semiar.targets.native import Native
 
 LAST = -1  # name of the hidden state that the output head reads: the last layer after the final norm
 
@@ -25,7 +26,7 @@ LAST = -1  # name of the hidden state that the output head reads: the last layer
 class Output:
     """One pass over n new slots."""
 
-    logits: Tensor | None  # (B, n, V), the model's own
+    logits: Tensor | None  # (B, n, V), the model's own; of the engine native in float32
     hidden: Tensor  # (B, n, F, H), one column per layer asked for
 
 
@@ -46,6 +47,7 @@ class Target(nn.Module):
         self.decoder: Any = self.lm.get_decoder()
         self.engine = "eager"  # set by `prepare`
         self.compiled: Compiled | None = None
+        self.native: Native | None = None
         self.flat_limit = 0  # longest sample of a padding-free pass, set by `use_flat_passes`
         self._seen: dict[int, Tensor] = {}
         self._wanted: set[int] = set()
@@ -130,6 +132,8 @@ class Target(nn.Module):
     ) -> Output:
         """One pass over `tokens`, placed after the committed positions of `cache` (or at position 0 without one)."""
         batch, count = tokens.shape
+        if self.native is not None and cache is not None and self.native.takes(tokens, cache):
+            return Output(*self.native.run(tokens, cache, depths, mask, layers, logits))
         if self.compiled is not None and cache is not None and mask is None and logits:
             out = self._compiled(self.compiled, tokens, cache, tuple(layers))
             if out is not None:

@@ -1,0 +1,241 @@
+"""Passes over few tokens of Llama-like models by a kernel of our own (`native.cpp`), on a CPU.
+
+A whole pass is one call: every weight is read once, at the speed of the memory, and nothing is dispatched in between.
+What is computed for a token does not depend on how many others are in the pass, so a speculative pass gives the same
+bits as plain decoding, also in bfloat16.  The kernel is compiled when it is first needed, for the machine it runs on.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from functools import cache as once
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from torch import Tensor, nn
+
+from semiar.errors import TargetError
+from semiar.targets.cache import Cache
+from semiar.targets.packed import Together
+
+SOURCE = Path(__file__).with_suffix(".cpp")
+FLAGS = ("-O3", "-march=native", "-fopenmp", "-shared", "-fPIC", "-std=c++20")
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+ROPES = ("default", "linear", "llama3")  # whose angles depend on the position alone
+LIBC = ctypes.CDLL(None)
+PAGE, LINE = 1 << 21, 64  # bytes of a large page and of a cache line
+MOST = 64  # tokens of a pass; more are faster through the packed layers
+
+Pointer, Integer = ctypes.c_void_p, ctypes.c_int64
+LAYER = ("input_norm", "qkv", "qkv_bias", "query_norm", "key_norm", "out", "post_norm", "gate_up", "down")
+SIZES = ("layers", "hidden", "heads", "shared", "head_size", "inner", "vocab")
+
+
+class Layer(ctypes.Structure):
+    _fields_ = [(name, Pointer) for name in LAYER]
+
+
+class Model(ctypes.Structure):
+    _fields_ = [
+        *((name, Integer) for name in SIZES),
+        *((name, ctypes.c_float) for name in ("epsilon", "scaling")),
+        *((name, Pointer) for name in ("layer", "embedding", "final_norm", "head", "cosines", "sines")),
+    ]
+
+
+class Pass(ctypes.Structure):
+    _fields_ = [
+        *((name, Integer) for name in ("rows", "count", "threads")),
+        *((name, Pointer) for name in ("tokens", "lengths", "depths", "mask", "memory")),
+        *((name, Integer) for name in ("row_stride", "head_stride")),
+        ("wanted", Pointer),
+        ("features", Integer),
+        *((name, Pointer) for name in ("states", "logits")),
+    ]
+
+
+def why_not(target: Any) -> str:
+    """What keeps `target` from being run by the kernel; empty when nothing does."""
+    config = target.config
+    rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
+    if target.device.type != "cpu" or target.dtype not in (torch.bfloat16, torch.float32):
+        return f"{target.dtype} on {target.device.type}: bfloat16 or float32 on a CPU are supported"
+    if config.model_type not in FAMILIES:
+        return f"the architecture '{config.model_type}': {', '.join(FAMILIES)} are supported"
+    if target.windows != {"": None}:
+        return "a sliding window"
+    if rope not in ROPES:
+        return f"rotary positions of type '{rope}': {', '.join(ROPES)} are supported"
+    if getattr(config, "hidden_act", "") != "silu":
+        return f"the activation '{config.hidden_act}': silu is supported"
+    if getattr(config, "attention_bias", False) or getattr(config, "mlp_bias", False):
+        return "biases in the output or feed-forward projections"
+    if getattr(target.lm.get_output_embeddings(), "bias", None) is not None:
+        return "a bias in the output head"
+    return "" if compiler() else "no C++ compiler: g++, clang++ or the one that CXX names"
+
+
+def compiler() -> str | None:
+    """The C++ compiler of this machine."""
+    found = (os.environ.get("CXX"), "g++", "clang++")
+    return next((name for name in found if name and shutil.which(name)), None)
+
+
+@once
+def library() -> Any:
+    """The compiled kernel; kept on disk for the next process.  Raises ``TargetError`` when it cannot be made."""
+    name = compiler()
+    text = SOURCE.read_bytes()
+    about = f"{name} {FLAGS} {platform.machine()} {_processor()}".encode()
+    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "semiar"
+    path = root / f"native-{hashlib.sha256(text + about).hexdigest()[:16]}.so"
+    if not path.is_file():
+        root.mkdir(parents=True, exist_ok=True)
+        with (
+            tempfile.TemporaryDirectory(dir=root) as spare,
+            Console(stderr=True).status("compiling the native engine (once for this machine; some seconds)"),
+        ):
+            made = Path(spare) / path.name
+            done = subprocess.run(
+                [str(name), *FLAGS, "-o", str(made), str(SOURCE)], capture_output=True, text=True, check=False
+            )
+            if done.returncode:
+                raise TargetError(
+                    f"{name} could not compile the native engine: {done.stderr.strip()[:300]}",
+                    "a C++20 compiler with OpenMP",
+                    "install g++, or choose another engine: --load.engine packed",
+                )
+            os.replace(made, path)  # another process may have been quicker
+    found = ctypes.CDLL(str(path))
+    found.semiar_pass.restype = None
+    return found
+
+
+def _processor() -> str:
+    """What -march=native stands for."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return "".join(next((line for line in lines if line.startswith(key)), "") for key in ("model name", "flags"))
+
+
+class Native:
+    """The kernel with copies of one target's weights; its projections of one input must have been joined."""
+
+    def __init__(self, target: Any):
+        self.target, self.call = target, library().semiar_pass
+        head, last = target.lm.get_output_embeddings(), target.decoder.norm.weight
+        blocks, (last, output) = gather([layer_weights(block) for block in target.blocks], [last, head.weight])
+        config = target.config
+        attention = target.blocks[0].self_attn
+        self.kept = (blocks, target.embedding, last, output)
+        rows = [Layer(*(_address(block[name]) for name in LAYER)) for block in blocks]
+        self.layers = (Layer * len(rows))(*rows)
+        self.model = Model(
+            len(blocks), target.hidden_size, config.num_attention_heads, config.num_key_value_heads,
+            attention.head_dim, blocks[0]["down"].shape[1], output.shape[0],
+            config.rms_norm_eps, attention.scaling, ctypes.addressof(self.layers),
+            _address(target.embedding), _address(last), _address(output),
+        )  # fmt: skip
+        self.bytes = sum(one.nbytes for block in blocks for one in block.values() if one is not None) + output.nbytes
+        self.known = 0  # positions whose angles are known
+
+    def takes(self, tokens: Tensor, cache: Cache) -> bool:
+        """Whether this pass is one for the kernel."""
+        return tokens.numel() <= MOST and cache.buffers[0].is_initialized
+
+    def run(
+        self, tokens: Tensor, cache: Cache, depths: Tensor | None, mask: Tensor | None, layers: Sequence[int],
+        wants_logits: bool = True,
+    ) -> tuple[Tensor | None, Tensor]:  # fmt: skip
+        """Logits (B, n, V) in float32 and states (B, n, F, H); writes the cache's slots that `open` announces."""
+        rows, count = tokens.shape
+        cache.open(count)
+        self._angles(cache.capacity)
+        memory = [states for buffer in cache.buffers for states in (buffer.keys, buffer.values)]
+        pointers = (Pointer * len(memory))(*(states.data_ptr() for states in memory))
+        wanted = (Integer * len(layers))(*layers)
+        ids = tokens.clamp(min=0).contiguous()
+        depths = None if depths is None else depths.expand(rows, count).contiguous()
+        mask = None if mask is None else mask.expand(rows, count, count).contiguous()
+        logits = torch.empty(rows, count, self.model.vocab, dtype=torch.float32) if wants_logits else None
+        states = torch.empty(rows, count, len(layers), self.model.hidden, dtype=self.target.dtype)
+        row, head, inner, one = memory[0].stride()
+        assert inner == self.model.head_size and one == 1
+        call = Pass(
+            rows, count, torch.get_num_threads(), ids.data_ptr(), cache.lengths.data_ptr(), _address(depths),
+            _address(mask), ctypes.addressof(pointers), row, head, ctypes.addressof(wanted), len(layers),
+            states.data_ptr(), _address(logits),
+        )  # fmt: skip
+        self.call(ctypes.byref(self.model), ctypes.byref(call), int(self.target.dtype == torch.bfloat16))
+        return logits, states
+
+    def _angles(self, positions: int) -> None:
+        """Have the rotary cosines and sines of so many positions, rounded as the model rounds them."""
+        if positions <= self.known:
+            return
+        like = torch.empty(1, dtype=self.target.dtype)
+        found = self.target.decoder.rotary_emb(like, torch.arange(positions)[None])
+        half = self.model.head_size // 2
+        self.angles = [part[0, :, :half].float().contiguous() for part in found]
+        self.model.cosines, self.model.sines = (part.data_ptr() for part in self.angles)
+        self.known = positions
+
+
+def layer_weights(block: Any) -> dict[str, Tensor | None]:
+    """The weights of a decoder layer whose projections of one input were joined."""
+    attention, feed = block.self_attn, block.mlp
+    qkv, gate_up = (_joined(part) for part in (attention.q_proj, feed.gate_proj))
+    norms = (getattr(attention, name, None) for name in ("q_norm", "k_norm"))
+    query_norm, key_norm = (None if one is None else one.weight for one in norms)
+    return {
+        "input_norm": block.input_layernorm.weight, "qkv": qkv.weight, "qkv_bias": qkv.bias,
+        "query_norm": query_norm, "key_norm": key_norm, "out": attention.o_proj.weight,
+        "post_norm": block.post_attention_layernorm.weight, "gate_up": gate_up.weight,
+        "down": feed.down_proj.weight,
+    }  # fmt: skip
+
+
+Weights = dict[str, Tensor | None]
+
+
+def gather(blocks: list[Weights], others: list[Tensor]) -> tuple[list[Any], list[Tensor]]:
+    """Copies of all these weights one after another, in pages as large as the system gives."""
+    tensors = [tensor for block in blocks for tensor in block.values() if tensor is not None] + others
+    sizes = [-(-tensor.nbytes // LINE) * LINE for tensor in tensors]
+    memory = torch.empty(sum(sizes) + 2 * PAGE, dtype=torch.uint8)
+    start = -memory.data_ptr() % PAGE
+    if hasattr(LIBC, "madvise"):
+        LIBC.madvise(Pointer(memory.data_ptr() + start), ctypes.c_size_t(sum(sizes)), 14)  # advice only: MADV_HUGEPAGE
+    copies = {}
+    for tensor, size in zip(tensors, sizes, strict=True):
+        place = memory[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+        copies[id(tensor)] = place.copy_(tensor.detach())
+        start += size
+    return (
+        [{name: None if one is None else copies[id(one)] for name, one in block.items()} for block in blocks],
+        [copies[id(one)] for one in others],
+    )
+
+
+def _joined(part: Any) -> nn.Linear:
+    group: Together = part.group
+    assert isinstance(group.product, nn.Linear), "packing gives the plain weights up"
+    return group.product
+
+
+def _address(tensor: Tensor | None) -> int | None:
+    if tensor is None:
+        return None
+    assert tensor.is_contiguous()
+    return tensor.data_ptr()
