@@ -65,7 +65,7 @@ def test_everything_that_learns_is_used(small_lm: str, fusion: str, target: Targ
     drafter = shake(build_drafter(settings, target, None).to(target.dtype))
     hidden, tokens = torch.randn(2, 12, 1, target.hidden_size).double(), torch.randint(0, 90, (2, 12))
     states = list(drafter.unroll(hidden, tokens, torch.tensor([[2, 4], [1, 3]])))
-    sum(drafter.head(state).square().sum() for state in states).backward()  # type: ignore[union-attr]
+    sum(drafter.head(state, 0).square().sum() for state in states).backward()  # type: ignore[union-attr]
     assert not [name for name, value in drafter.named_parameters() if value.grad is None]
 
 
@@ -119,22 +119,22 @@ def test_a_fresh_drafter_says_what_the_target_s_head_says(name: str, changes: di
     states = list(drafter.unroll(hidden, tokens, anchors))
     assert len(states) == 4
     for state in states:
-        torch.testing.assert_close(drafter.head(state), wanted, rtol=0, atol=1e-5)
+        torch.testing.assert_close(drafter.head(state, 0), wanted, rtol=0, atol=1e-5)
 
 
 def test_the_head_fused_for_decoding_is_the_one_that_learns(target: Target) -> None:
     drafter: Any = semi_drafter(target, torch.arange(0, 90, 4))
     state = torch.randn(5, 32, dtype=torch.float64)
-    learning = drafter.head(state)
+    learning = drafter.head(state, 0)
     with torch.no_grad():
-        torch.testing.assert_close(drafter.head(state), learning, rtol=0, atol=1e-5)
+        torch.testing.assert_close(drafter.head(state, 0), learning, rtol=0, atol=1e-5)
         assert drafter.draft_head.fused() is drafter.draft_head.fused()  # computed once
         drafter.draft_head.up.weight.add_(1.0)
         drafter.train()
         drafter.eval()
-    learning = drafter.head(state)
+    learning = drafter.head(state, 0)
     with torch.no_grad():
-        torch.testing.assert_close(drafter.head(state), learning, rtol=0, atol=1e-5)
+        torch.testing.assert_close(drafter.head(state, 0), learning, rtol=0, atol=1e-5)
 
 
 def test_the_teacher_is_the_target_on_the_draft_vocabulary() -> None:
