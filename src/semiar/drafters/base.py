@@ -81,7 +81,7 @@ class DrafterSettings:
     """The shape of a drafter; saved with it."""
 
     architecture: str = "semi"
-    """semi (semi-autoregressive) or none."""
+    """semi (semi-autoregressive), medusa, hydra, recurrent (ReDrafter), mlp (speculator) or none."""
     num_speculative_tokens: int = 5
     """K: tokens drafted per target pass."""
     draft_vocab_size: int | str = 4096
