@@ -81,7 +81,7 @@ def test_gradients_can_be_taken_between_calls(kind: str) -> None:
     if kind != "model":
         hidden = target(torch.tensor(prompts_of(96, [12]))).hidden.detach().clone()
         states = drafter.unroll(hidden, torch.tensor(prompts_of(96, [12])), torch.tensor([[3, 5]]))
-        torch.stack([drafter.head(state) for state in states]).sum().backward()
+        torch.stack([drafter.head(state, 0) for state in states]).sum().backward()
         assert all(p.grad is not None for p in drafter.parameters())
 
 

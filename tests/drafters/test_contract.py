@@ -41,6 +41,16 @@ CASES: list[dict[str, Any]] = [
     {"small_lm": "hf", **WIDE},
     {"small_lm": "hf", "fusion": "additive"},
     {"small_lm": "none", "vocab": 40},
+    {"architecture": "medusa", "vocab": 40},
+    {"architecture": "medusa", "options": {"heads": "own", "blocks": 1}},
+    {"architecture": "hydra", "vocab": 40},
+    {"architecture": "hydra", "options": {"heads": "own", "skip": "linear", "blocks": 2}, "vocab": 40},
+    {"architecture": "recurrent", "vocab": 40},
+    {"architecture": "recurrent", "options": {"heads": "own", "first": "embedding"}},
+    {"architecture": "mlp", "vocab": 40},
+    {"architecture": "mlp", "options": {"tied": False}},
+    {"architecture": "mlp", "options": {"cell": "lstm"}},
+    {"architecture": "mlp", "options": {"cell": "lstm", "tied": False}, "vocab": 40, "lora_r": 0},
 ]
 SAMPLED = Sampling(1.0)
 PROMPTS = prompts_of(96, [1, 6, 14])
@@ -72,7 +82,7 @@ def make(tiny_lm: str) -> Any:
         options = dict(case)
         size = options.pop("vocab", None)
         vocab = None if size is None else torch.randperm(96, generator=torch.Generator().manual_seed(2))[:size]
-        if options["small_lm"] == "hf":
+        if options.get("small_lm") == "hf":
             options["small_lm_model"] = tiny_lm
         return semi_drafter(target_in(dtype), None if vocab is None else vocab.sort().values, **options)
 
@@ -174,7 +184,7 @@ def test_learning_lowers_the_loss_and_is_seen_in_the_next_draft(case: dict[str, 
         losses.append(float(loss.detach()))
     assert losses[-1] < 0.97 * losses[0]
     idle = {name for name, value in drafter.named_parameters() if value.grad is None or not value.grad.any()}
-    parallel = case["small_lm"] == "none" or case.get("fusion") == "additive"  # reads h_t itself, not its features
+    parallel = case.get("small_lm") == "none" or case.get("fusion") == "additive"  # reads h_t itself, not its features
     assert all(parallel and name.startswith("features.") for name in idle)
     learner.eval()
     for proposal in record(target, drafter, PROMPTS[1:], 6, SAMPLED)[1]:

@@ -27,6 +27,12 @@ def target() -> Target:
         ({"architecture": "oracle"}, "oracle"),
         ({"options": {"tied": True}}, "option 'tied'"),
         ({"small_lm": "transformer"}, "transformer"),
+        ({"architecture": "medusa", "small_lm": "lstm"}, "small_lm lstm with drafter medusa"),
+        ({"architecture": "medusa", "options": {"heads": "many"}}, "heads 'many'"),
+        ({"architecture": "medusa", "options": {"blocks": 0}}, "blocks 0"),
+        ({"architecture": "hydra", "options": {"skip": "none"}}, "skip 'none'"),
+        ({"architecture": "recurrent", "options": {"first": 1}}, "first 1"),
+        ({"architecture": "mlp", "options": {"cell": "gru"}}, "cell 'gru'"),
         ({"fusion": "sum"}, "sum"),
         ({"fusion": "sum", "small_lm": "lstm"}, "sum"),
         ({"fusion": "sum", "small_lm": "none"}, "sum"),
@@ -65,7 +71,7 @@ def test_everything_that_learns_is_used(small_lm: str, fusion: str, target: Targ
     drafter = shake(build_drafter(settings, target, None).to(target.dtype))
     hidden, tokens = torch.randn(2, 12, 1, target.hidden_size).double(), torch.randint(0, 90, (2, 12))
     states = list(drafter.unroll(hidden, tokens, torch.tensor([[2, 4], [1, 3]])))
-    sum(drafter.head(state).square().sum() for state in states).backward()  # type: ignore[union-attr]
+    sum(drafter.head(state, 0).square().sum() for state in states).backward()  # type: ignore[union-attr]
     assert not [name for name, value in drafter.named_parameters() if value.grad is None]
 
 
@@ -103,6 +109,13 @@ def test_low_mid_high(depth: int, wanted: tuple[int, ...]) -> None:
         {"small_lm": "gru", "fusion": "additive"},
         {"small_lm": "none"},
         {"small_lm": "lstm", "lora_r": 0},
+        {"architecture": "medusa", "options": {"heads": "own"}},
+        {"architecture": "hydra"},
+        {"architecture": "hydra", "options": {"heads": "own", "skip": "linear"}},
+        {"architecture": "recurrent"},
+        {"architecture": "recurrent", "options": {"heads": "own"}},
+        {"architecture": "mlp"},
+        {"architecture": "mlp", "options": {"cell": "lstm", "tied": False}},
     ],
     ids=str,
 )
@@ -119,22 +132,22 @@ def test_a_fresh_drafter_says_what_the_target_s_head_says(name: str, changes: di
     states = list(drafter.unroll(hidden, tokens, anchors))
     assert len(states) == 4
     for state in states:
-        torch.testing.assert_close(drafter.head(state), wanted, rtol=0, atol=1e-5)
+        torch.testing.assert_close(drafter.head(state, 0), wanted, rtol=0, atol=1e-5)
 
 
 def test_the_head_fused_for_decoding_is_the_one_that_learns(target: Target) -> None:
     drafter: Any = semi_drafter(target, torch.arange(0, 90, 4))
     state = torch.randn(5, 32, dtype=torch.float64)
-    learning = drafter.head(state)
+    learning = drafter.head(state, 0)
     with torch.no_grad():
-        torch.testing.assert_close(drafter.head(state), learning, rtol=0, atol=1e-5)
+        torch.testing.assert_close(drafter.head(state, 0), learning, rtol=0, atol=1e-5)
         assert drafter.draft_head.fused() is drafter.draft_head.fused()  # computed once
         drafter.draft_head.up.weight.add_(1.0)
         drafter.train()
         drafter.eval()
-    learning = drafter.head(state)
+    learning = drafter.head(state, 0)
     with torch.no_grad():
-        torch.testing.assert_close(drafter.head(state), learning, rtol=0, atol=1e-5)
+        torch.testing.assert_close(drafter.head(state, 0), learning, rtol=0, atol=1e-5)
 
 
 def test_the_teacher_is_the_target_on_the_draft_vocabulary() -> None:

@@ -348,11 +348,12 @@ def shake(module: nn.Module, seed: int = 0, size: float = 0.1) -> nn.Module:
 
 def draft_settings(**changes: Any) -> DrafterSettings:
     """Small `DrafterSettings` for hidden sizes around 32."""
-    return DrafterSettings(**{"num_speculative_tokens": 4, "lora_r": 4, "bias_rank": 8, "num_heads": 2, **changes})
+    semi = {"bias_rank": 8, "num_heads": 2} if changes.get("architecture", "semi") == "semi" else {}
+    return DrafterSettings(**{"num_speculative_tokens": 4, "lora_r": 4, **semi, **changes})
 
 
 def semi_drafter(target: Target, vocab: Tensor | None = None, **changes: Any) -> Drafter:
-    """A semi-autoregressive drafter with random weights, of the target's precision, ready to draft."""
+    """A drafter (semi-autoregressive unless said) with random weights, of the target's precision, ready to draft."""
     with torch.random.fork_rng():
         torch.manual_seed(7)
         drafter = shake(build_drafter(draft_settings(**changes), target, vocab))

@@ -70,5 +70,5 @@ def teacher_forced(target: Target, drafter: Drafter, proposal: Proposal, samplin
     hidden = target(tokens, layers=drafter.layers).hidden
     anchors = torch.tensor([[len(proposal.text) - 2]])
     states = list(drafter.unroll(hidden, tokens, anchors))[: len(proposal.tokens)]
-    laws = [distribution(drafter.head(state), sampling).probs[0] for state in states]
+    laws = [distribution(drafter.head(state, step), sampling).probs[0] for step, state in enumerate(states)]
     return torch.cat(laws)

@@ -1,14 +1,22 @@
 """Everything that can guess a target's next tokens, behind one interface."""
 
 from semiar.drafters.base import Context, Drafter, DrafterSettings, State, build_drafter, load_drafter, register
+from semiar.drafters.hydra import HydraDrafter
+from semiar.drafters.medusa import MedusaDrafter
+from semiar.drafters.mlp import MLPDrafter
 from semiar.drafters.none import NoDrafter
+from semiar.drafters.recurrent import RecurrentDrafter
 from semiar.drafters.semi import SemiDrafter
 
 __all__ = [
     "Context",
     "Drafter",
     "DrafterSettings",
+    "HydraDrafter",
+    "MLPDrafter",
+    "MedusaDrafter",
     "NoDrafter",
+    "RecurrentDrafter",
     "SemiDrafter",
     "State",
     "build_drafter",

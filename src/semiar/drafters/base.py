@@ -81,7 +81,7 @@ class DrafterSettings:
     """The shape of a drafter; saved with it."""
 
     architecture: str = "semi"
-    """semi (semi-autoregressive) or none."""
+    """semi (semi-autoregressive), medusa, hydra, recurrent (ReDrafter), mlp (speculator) or none."""
     num_speculative_tokens: int = 5
     """K: tokens drafted per target pass."""
     draft_vocab_size: int | str = 4096
@@ -184,9 +184,27 @@ class Drafter(nn.Module):
         """
         raise NotImplementedError
 
-    def head(self, state: Tensor) -> Tensor:
-        """Logits (..., V_draft) of states from `unroll`."""
+    def head(self, state: Tensor, step: int | Tensor) -> Tensor:
+        """Logits (..., V_draft) of states from `unroll`, of one step (from 0) or, for states (n, D), of steps (n,)."""
         raise NotImplementedError
+
+    def head_parameters(self) -> list[nn.Parameter]:
+        """Parameters that act between a state and its logits."""
+        return []
+
+    def teacher(self, hidden: Tensor) -> Tensor:
+        """The target's own logits (..., V_draft) at its states (..., H), on the draft vocabulary."""
+        raise NotImplementedError
+
+    def extra_loss(
+        self, states: Tensor, hidden: Tensor, tokens: Tensor, anchors: Tensor, valid: Tensor
+    ) -> Tensor | None:
+        """Training: a loss (B, A, K) to be added, weighted and summed like that of the drafts; None = none.
+
+        ``states`` (B, A, K, D) is what `unroll` gave for ``hidden``, ``tokens`` and ``anchors``; ``valid`` (B, A, K)
+        says which of them count (the others' loss may be anything finite).
+        """
+        return None
 
     @property
     def vocab(self) -> Tensor | None:

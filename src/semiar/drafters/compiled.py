@@ -1,4 +1,4 @@
-"""The K steps of a semi-autoregressive drafter as one compiled graph."""
+"""The K steps of a drafter as one compiled graph."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class CompiledDraft:
         self.broken = False
 
     def __call__(self, fresh: Any, coins: Tensor | None, count: int, sampling: Sampling) -> Drafted | None:
-        """What `SemiDrafter.draft` gives, or None when it has to be asked: another shape, or no compiler."""
-        if self.broken or len(fresh.lengths) > 1 or sampling.top_p < 1 or self.drafter.settings.small_lm == "hf":
+        """What `ChainDrafter.draft` gives, or None when it has to be asked: another shape, or no compiler."""
+        if self.broken or len(fresh.lengths) > 1 or sampling.top_p < 1:
             return None
         kind: Kind = "greedy" if sampling.greedy else sampling
         try:
@@ -79,7 +79,7 @@ def widen(fresh: Any, coins: Tensor | None, size: int) -> tuple[Any, Tensor | No
         fresh = replace(
             fresh,
             hidden=F.pad(fresh.hidden, (0, 0, 0, 0, 0, extra)),
-            following=F.pad(fresh.following, (0, extra)),
+            tokens=F.pad(fresh.tokens, (0, extra)),
             positions=F.pad(fresh.positions, (0, extra), value=nowhere),
         )
     return fresh, None if coins is None else F.pad(coins, (0, size - coins.shape[1]))

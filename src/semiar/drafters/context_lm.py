@@ -13,20 +13,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from semiar.drafters.memory import Memory
 from semiar.drafters.norm import RMSNorm
 from semiar.drafters.small_lm import FeedForward
 
 ROPE_BASE = 10_000.0
-
-
-@dataclass(slots=True)
-class Memory:
-    """Keys and values of verified positions, one (B, heads, T, d) pair per layer; pair i stands in slot i."""
-
-    keys: list[Tensor]
-    values: list[Tensor]
-    visible: Tensor | None  # (B, A, T) which slots an anchor may see; None = all
-    positions: Tensor  # (B, A) rotary position of the token after the anchor
 
 
 @dataclass(slots=True)
@@ -58,22 +49,13 @@ class ContextLM(nn.Module):
         return angles.cos().to(dtype), angles.sin().to(dtype)
 
     def remember(self, distant: Tensor, embedded: Tensor, positions: Tensor, memory: Memory) -> None:
-        """Write pairs (h_i, e(x_{i+1})), both (B, n, H), at slots ``positions`` (B, n) of every layer.
-
-        A memory without buffers takes the keys and values as they are (training, whole sequences).
-        """
+        """Write pairs (h_i, e(x_{i+1})), both (B, n, H), at slots ``positions`` (B, n) of every layer."""
         x = self.read(torch.cat([distant, embedded], -1))
         turn = self.rotary(positions + 1, x.dtype)
-        rows = torch.arange(len(x), device=x.device)[:, None]
         for index, block in enumerate(self.blocks):
             assert isinstance(block, Block)
             query, key, value = block.project(x, turn)
-            if memory.visible is None and index < len(memory.keys):
-                memory.keys[index][rows, :, positions] = key.to(memory.keys[index].dtype)
-                memory.values[index][rows, :, positions] = value.to(memory.values[index].dtype)
-            else:
-                memory.keys.append(key.transpose(1, 2))
-                memory.values.append(value.transpose(1, 2))
+            memory.write(index, key, value, positions)
             if index + 1 < len(self.blocks):
                 slots = torch.arange(memory.keys[index].shape[2], device=x.device)
                 seen = slots <= positions[..., None]

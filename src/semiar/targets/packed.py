@@ -117,13 +117,16 @@ def join(module: nn.Module) -> int:
     return count
 
 
-def pack(module: nn.Module, *, keep: bool = False) -> int:
+def pack(module: nn.Module, *, keep: bool = False, spare: tuple[nn.Module, ...] = ()) -> int:
     """Replace every linear layer below `module` by a packed one; returns how many there were.
 
-    Without ``keep`` the plain weights are given up, so that memory does not grow.
+    Without ``keep`` the plain weights are given up, so that memory does not grow.  The layers of the modules in
+    ``spare`` stay as they are.
     """
     count = 0
     for parent in list(module.modules()):
+        if parent in spare:
+            continue
         for name, child in list(parent.named_children()):
             if type(child) is nn.Linear:
                 setattr(parent, name, Packed(child.weight, child.bias, keep=keep))

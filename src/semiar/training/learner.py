@@ -8,7 +8,6 @@ from torch.nn import functional as F
 
 from semiar.data.batches import IGNORE as IGNORED
 from semiar.drafters.base import Drafter
-from semiar.drafters.heads import DraftHead
 from semiar.training.chunked import chunked_sum
 from semiar.training.config import LossSettings
 from semiar.training.objectives import draft_loss, needs_teacher, parse_loss
@@ -36,18 +35,14 @@ class DraftLearner(nn.Module):
         valid = valid & (scale > 0)[..., None]
         rows = torch.arange(len(tokens), device=tokens.device)[:, None, None].expand(where.shape)[valid]
         steps = torch.arange(states.shape[2], device=tokens.device)
-        weight = (scale[..., None] * self.settings.step_decay**steps)[valid]
+        weight = scale[..., None] * self.settings.step_decay**steps
         label = self.columns(tokens[rows, where[valid]])
         before = hidden.detach()[rows, where[valid] - 1, -1]
-        head = self.drafter.draft_head
-        assert isinstance(head, DraftHead)
-        parameters = [p for p in self.head_parameters() if p.requires_grad]
-        return chunked_sum(self._chunk, (states[valid], before, label, weight), parameters, CHUNK)
-
-    def head_parameters(self) -> list[nn.Parameter]:
-        """Parameters that act between a state and its logits."""
-        modules = [self.drafter.draft_head, getattr(self.drafter.fuse, "bias", None)]
-        return [p for m in modules if isinstance(m, nn.Module) for p in m.parameters()]
+        parameters = [p for p in self.drafter.head_parameters() if p.requires_grad]
+        inputs = (states[valid], before, label, weight[valid], steps.expand(where.shape)[valid])
+        loss = chunked_sum(self._chunk, inputs, parameters, CHUNK)
+        extra = self.drafter.extra_loss(states, hidden, tokens, anchors, valid)
+        return loss if extra is None else loss + (extra * weight)[valid].sum()
 
     def columns(self, ids: Tensor) -> Tensor:
         """Column of each id in the draft vocabulary; -1 = not in it."""
@@ -57,14 +52,12 @@ class DraftLearner(nn.Module):
         place = torch.searchsorted(vocab, ids).clamp(max=len(vocab) - 1)
         return torch.where(vocab[place] == ids, place, -1)
 
-    def _chunk(self, state: Tensor, before: Tensor, label: Tensor, weight: Tensor) -> Tensor:
-        logits = self.drafter.head(state)
+    def _chunk(self, state: Tensor, before: Tensor, label: Tensor, weight: Tensor, step: Tensor) -> Tensor:
+        logits = self.drafter.head(state, step)
         teacher = None
         if needs_teacher(self.weights):
             with torch.no_grad():
-                head = self.drafter.draft_head
-                assert isinstance(head, DraftHead)
-                teacher = head.teacher(before)
+                teacher = self.drafter.teacher(before)
         return (draft_loss(logits, teacher, label, self.weights) * weight).sum()
 
     @torch.no_grad()
@@ -77,8 +70,8 @@ class DraftLearner(nn.Module):
         anchors, scale = choose_anchors(labels, 0)
         rows = torch.arange(len(tokens), device=tokens.device)[:, None, None]
         drafts = []
-        for state in self.drafter.unroll(hidden, tokens, anchors):
-            best = self.drafter.head(state).argmax(-1)
+        for step, state in enumerate(self.drafter.unroll(hidden, tokens, anchors)):
+            best = self.drafter.head(state, step).argmax(-1)
             drafts.append(best if self.drafter.vocab is None else self.drafter.vocab[best])
         guess = torch.stack(drafts, 2)  # (B, A, K)
         where, valid = targets_of(anchors, labels, guess.shape[2])

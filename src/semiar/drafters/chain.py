@@ -1,0 +1,222 @@
+"""Drafters that guess token after token: everything but the guess itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from semiar.core.draft import Draft, Plan
+from semiar.core.sampling import Sampling, distribution, pick, uniform
+from semiar.drafters.base import Context, Drafter, DrafterSettings, State
+from semiar.drafters.compiled import CompiledDraft
+from semiar.drafters.heads import DraftHead
+from semiar.drafters.memory import Fresh, Memory, map_tensors
+from semiar.errors import ConfigError, PairError
+from semiar.targets.packed import pack
+from semiar.targets.target import LAST, Target
+
+COMMON = {"architecture", "num_speculative_tokens", "draft_vocab_size", "lora_r", "options"}  # every drafter reads them
+
+
+class ChainDrafter(Drafter):
+    """A drafter of single steps: h_t and d_1..d_k give the state that the draft head turns into the law of the next.
+
+    To add one, subclass it in a file of its own, put ``@register("name")`` before the class and import it in
+    ``drafters/__init__.py``.  Write two hooks; the same code then serves training (all anchors of whole sequences at
+    once, teacher-forced) and drafting (one anchor per row, or the nodes of a tree's level), so the two cannot differ:
+
+    * ``begin(hidden) -> inner`` makes the drafter's inner state from the target's states ``hidden`` (B, A, F, H) at the
+      anchors; ``hidden[:, :, -1]`` is what the output head reads, h_t.
+    * ``step(ids, inner, index, memory) -> (state, inner)`` reads d_{index+1}, ``ids`` (B, A), and gives the state
+      (B, A, D) that `head` reads.  Whatever ``inner`` holds (tuples, lists, dataclasses) its tensors are (B, A, ...),
+      and a step makes new ones instead of writing to them: a tree continues one state several times.
+
+    More, where it is needed:
+
+    * ``Options``, a frozen dataclass: the knobs of ``settings.options``, found in ``self.options``.  ``reads`` names
+      the general settings that it uses beside K, draft vocabulary and rank; any other that is set is refused.
+    * ``layers`` of ``__init__``: the target layers to read, the head's input (LAST) last.
+    * ``memory_shape`` and ``remember``: keys and values of all verified positions, written once when a position is
+      verified; ``step`` finds them in ``memory`` and how far it may look in ``memory.visible``.
+    * ``head`` and ``head_parameters``, when the logits are not the draft head's alone.
+    * ``extra_loss``: a training loss beside that of the drafts.
+    * ``compilable = False``, when the steps cannot become one graph; ``carry``, when ``inner`` is not made of tensors.
+
+    A module whose last layer starts at zero and that is added to h_t starts training at the target's own head.
+    """
+
+    reads: ClassVar[tuple[str, ...]] = ()
+    compilable: bool = True
+
+    def __init__(
+        self,
+        settings: DrafterSettings,
+        target: Target,
+        vocab: Tensor | None,
+        embedding_scale: float | None = None,
+        layers: tuple[int, ...] = (LAST,),
+    ):
+        super().__init__(settings, layers)
+        self._refuse_unused()
+        if vocab is not None and int(vocab.max()) >= target.vocab_size:
+            raise PairError(f"a draft vocabulary with token {int(vocab.max())}", f"ids below {target.vocab_size}")
+        self.register_buffer("d2t", vocab)
+        self.size = target.hidden_size
+        self.rows = target.vocab_size if vocab is None else len(vocab)
+        self.scale = embedding_scale or 1 / float(target.embedding[:4096].detach().float().std())
+        self.draft_head = DraftHead(self.size, self.rows, settings.lora_r)
+        self._embedding: list[Tensor] = []
+        self._ready: list[CompiledDraft] = []
+
+    def _refuse_unused(self) -> None:
+        for field in fields(DrafterSettings):
+            value = getattr(self.settings, field.name)
+            if field.name not in COMMON and field.name not in self.reads and value != field.default:
+                raise ConfigError(f"{field.name} {value} with drafter {self.settings.architecture}", "to leave it out")
+
+    # -- what a drafter writes ---------------------------------------------------------------------------------------
+
+    def begin(self, hidden: Tensor) -> Any:
+        """Inner state before the first drafted token; ``hidden`` (B, A, F, H) are the states at the anchors."""
+        raise NotImplementedError
+
+    def step(self, ids: Tensor, inner: Any, index: int, memory: Memory | None) -> tuple[Tensor, Any]:
+        """Read drafted token number ``index`` (from 0), ``ids`` (B, A): the state (B, A, D) for `head`, new inner."""
+        raise NotImplementedError
+
+    def memory_shape(self) -> tuple[int, int, int] | None:
+        """Layers, heads and units per head of what is kept of every verified position; None = no memory."""
+        return None
+
+    def remember(self, hidden: Tensor, tokens: Tensor, positions: Tensor, memory: Memory) -> None:
+        """Write newly verified positions into ``memory`` (`Memory.write`).
+
+        ``hidden`` (B, n, F, H) are their states, ``positions`` (B, n) where they stand, ``tokens`` (B, n + 1) the
+        tokens there and the one that follows the last.
+        """
+        raise NotImplementedError
+
+    def carry(self, inner: Any, change: Any) -> Any:
+        """``inner`` with ``change`` applied to its tensors: how a tree picks the nodes that it continues."""
+        return map_tensors(change, inner)
+
+    def head(self, state: Tensor, step: int | Tensor) -> Tensor:
+        return self.draft_head(state)
+
+    def head_parameters(self) -> list[nn.Parameter]:
+        return list(self.draft_head.parameters())
+
+    # -- what all share ----------------------------------------------------------------------------------------------
+
+    def bind(self, target: Target) -> ChainDrafter:
+        ids = torch.arange(target.vocab_size) if self.vocab is None else self.vocab
+        self.draft_head.bind(target, ids)
+        self._embedding = [target.embedding.detach()]
+        return self
+
+    def prepare(self, engine: str = "packed") -> None:
+        if engine == "compiled" and self.compilable:
+            self._ready = [CompiledDraft(self)]
+        self.draft_head.prepare()
+        pack(self, keep=True, spare=(self.draft_head,))
+
+    def extra_config(self) -> dict[str, Any]:
+        return {"embedding_scale": self.scale}
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """The target's input embeddings, brought to unit scale."""
+        return F.embedding(tokens, self._embedding[0]) * self.scale
+
+    def teacher(self, hidden: Tensor) -> Tensor:
+        return self.draft_head.teacher(hidden)
+
+    # -- training ----------------------------------------------------------------------------------------------------
+
+    def unroll(self, hidden: Tensor, tokens: Tensor, anchors: Tensor) -> Iterator[Tensor]:
+        rows = torch.arange(len(tokens), device=tokens.device)[:, None]
+        memory = None if self.memory_shape() is None else self._training_memory(hidden, tokens, anchors)
+        inner = self.begin(hidden[rows, anchors])
+        for step in range(self.settings.num_speculative_tokens):
+            ids = tokens[rows, (anchors + 1 + step).clamp(max=tokens.shape[1] - 1)]
+            state, inner = self.step(ids, inner, step, memory)
+            yield state
+
+    def _training_memory(self, hidden: Tensor, tokens: Tensor, anchors: Tensor) -> Memory:
+        slots = torch.arange(tokens.shape[1] - 1, device=tokens.device)
+        memory = Memory([], [], slots <= anchors[..., None], anchors + 1)
+        self.remember(hidden[:, :-1], tokens, slots.expand(len(tokens), -1), memory)
+        return memory
+
+    # -- drafting ----------------------------------------------------------------------------------------------------
+
+    def start(self, batch: int, capacity: int, device: torch.device) -> State:
+        kept = self.memory_shape()
+        if kept is None:
+            return State()
+        layers, heads, width = kept
+        dtype = next(self.parameters(), self._embedding[0]).dtype
+        shape = (batch, heads, capacity + 1, width)
+        keys, values = ([torch.zeros(shape, dtype=dtype, device=device) for _ in range(layers)] for _ in range(2))
+        return State(keys=keys, values=values)
+
+    def propose(
+        self, context: Context, state: State, plan: Plan, sampling: Sampling, rng: torch.Generator | None
+    ) -> Draft:
+        count = min(plan.count, self.settings.num_speculative_tokens)
+        batch, device = len(context.lengths), context.tokens.device
+        if context.hidden.shape[1] == 0:
+            return Draft.empty(batch, device)
+        fresh = self._fresh(context, state)
+        if count == 0 or bool((context.fresh == 0).any()):  # one-token prompts have no state yet
+            self.recall(fresh)  # now or never
+            return Draft.empty(batch, device)
+        coins = None if sampling.greedy else uniform((batch, count), rng, device)
+        draft = self._ready[0](fresh, coins, count, sampling) if self._ready else None
+        tokens, probs = draft or self.draft(fresh, coins, count, sampling)
+        return Draft.chain(tokens, probs, self.vocab)
+
+    def _fresh(self, context: Context, state: State) -> Fresh:
+        """What the last step brought, and how much of the memory may be seen."""
+        lengths, hidden = context.lengths, context.hidden
+        start = lengths - 1 - context.fresh  # (B,) position of the first fresh state
+        positions = start[:, None] + torch.arange(hidden.shape[1] + 1, device=start.device)
+        tokens = context.tokens.gather(1, positions.clamp(max=context.tokens.shape[1] - 1)).clamp(min=0)
+        keys, values, visible = state.values.get("keys", []), state.values.get("values", []), None
+        positions = positions[:, :-1]
+        if keys:
+            positions = positions.clamp(max=keys[0].shape[2] - 1)  # shorter rows write rubbish behind their end, unseen
+            seen = lengths - 1
+            visible = (torch.arange(int(seen.max()), device=seen.device) < seen[:, None])[:, None]
+        return Fresh(context.last(), tokens, positions, hidden, context.fresh, lengths, keys, values, visible)
+
+    def recall(self, fresh: Fresh) -> Memory | None:
+        """The memory with what the last step completed added to it; rejected tokens were never written."""
+        if fresh.visible is None:
+            return None
+        memory = Memory(fresh.keys, fresh.values, None, fresh.positions)
+        self.remember(fresh.hidden, fresh.tokens, fresh.positions, memory)
+        width = fresh.visible.shape[-1]
+        keys, values = [k[:, :, :width] for k in fresh.keys], [v[:, :, :width] for v in fresh.values]
+        return Memory(keys, values, fresh.visible, fresh.lengths[:, None] - 1)
+
+    def draft(self, fresh: Fresh, coins: Tensor | None, count: int, sampling: Sampling) -> tuple[Tensor, Tensor | None]:
+        """Drafted ids (B, count) and, when sampling, their laws (B, count, V_draft); no host synchronisation."""
+        memory, inner = self.recall(fresh), self.begin(fresh.newest())
+        ids, tokens, laws = fresh.last, [], []
+        for step in range(count):
+            state, inner = self.step(ids, inner, step, memory)
+            law = distribution(self.head(state, step), sampling)
+            choice = law.tokens
+            if law.probs is not None:
+                assert coins is not None
+                choice = pick(law.probs, coins[:, step : step + 1])
+                laws.append(law.probs)
+            assert choice is not None
+            ids = choice if self.vocab is None else self.vocab[choice]
+            tokens.append(ids)
+        return torch.cat(tokens, 1), torch.cat(laws, 1) if laws else None
