@@ -71,7 +71,7 @@ class ChainDrafter(Drafter):
         self.scale = embedding_scale or 1 / float(target.embedding[:4096].detach().float().std())
         self.draft_head = DraftHead(self.size, self.rows, settings.lora_r)
         self._embedding: list[Tensor] = []
-        self._ready: list[CompiledDraft] = []
+        self._ready: list[Any] = []  # what drafts instead of `draft`, where it can: a graph or a kernel
 
     def _refuse_unused(self) -> None:
         for field in fields(DrafterSettings):

@@ -57,6 +57,10 @@ class DraftHead(nn.Module):
         assert weight is not None, "bind() comes first"
         return weight
 
+    @property
+    def bias(self) -> Tensor | None:
+        return self._borrowed[1]
+
     def teacher(self, hidden: Tensor) -> Tensor:
         """The target's own logits (..., V_draft) at these states."""
         return self._finish(_linear(hidden, self.weight, self._borrowed[1]))

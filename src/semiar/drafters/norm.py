@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+EPSILON = 1e-6
+
 
 class RMSNorm(nn.RMSNorm):
     """`nn.RMSNorm` for inputs of any float type; the output has the weight's type."""
+
+    def __init__(self, size: int):
+        super().__init__(size, eps=EPSILON)
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x.to(self.weight.dtype))

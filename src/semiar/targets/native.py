@@ -27,7 +27,7 @@ from semiar.errors import TargetError
 from semiar.targets.cache import Cache
 from semiar.targets.packed import Together
 
-SOURCE = Path(__file__).with_suffix(".cpp")
+SOURCE, HEADER = Path(__file__).with_suffix(".cpp"), Path(__file__).with_suffix(".h")
 FLAGS = ("-O3", "-march=native", "-fopenmp", "-shared", "-fPIC", "-std=c++20")
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 ROPES = ("default", "linear", "llama3")  # whose angles depend on the position alone
@@ -91,10 +91,10 @@ def compiler() -> str | None:
 
 
 @once
-def library() -> Any:
-    """The compiled kernel; kept on disk for the next process.  Raises ``TargetError`` when it cannot be made."""
+def library(source: Path = SOURCE) -> Any:
+    """The compiled kernels of a file; kept on disk for the next process.  Raises ``TargetError`` when that fails."""
     name = compiler()
-    text = SOURCE.read_bytes()
+    text = source.read_bytes() + HEADER.read_bytes()
     about = f"{name} {FLAGS} {platform.machine()} {_processor()}".encode()
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "semiar"
     path = root / f"native-{hashlib.sha256(text + about).hexdigest()[:16]}.so"
@@ -105,9 +105,8 @@ def library() -> Any:
             Console(stderr=True).status("compiling the native engine (once for this machine; some seconds)"),
         ):
             made = Path(spare) / path.name
-            done = subprocess.run(
-                [str(name), *FLAGS, "-o", str(made), str(SOURCE)], capture_output=True, text=True, check=False
-            )
+            command = [str(name), *FLAGS, f"-I{HEADER.parent}", "-o", str(made), str(source)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:
                 raise TargetError(
                     f"{name} could not compile the native engine: {done.stderr.strip()[:300]}",
@@ -115,9 +114,7 @@ def library() -> Any:
                     "install g++, or choose another engine: --load.engine packed",
                 )
             os.replace(made, path)  # another process may have been quicker
-    found = ctypes.CDLL(str(path))
-    found.semiar_pass.restype = None
-    return found
+    return ctypes.CDLL(str(path))
 
 
 def _processor() -> str:
@@ -139,13 +136,13 @@ class Native:
         config = target.config
         attention = target.blocks[0].self_attn
         self.kept = (blocks, target.embedding, last, output)
-        rows = [Layer(*(_address(block[name]) for name in LAYER)) for block in blocks]
+        rows = [Layer(*(address(block[name]) for name in LAYER)) for block in blocks]
         self.layers = (Layer * len(rows))(*rows)
         self.model = Model(
             len(blocks), target.hidden_size, config.num_attention_heads, config.num_key_value_heads,
             attention.head_dim, blocks[0]["down"].shape[1], output.shape[0],
             config.rms_norm_eps, attention.scaling, ctypes.addressof(self.layers),
-            _address(target.embedding), _address(last), _address(output),
+            address(target.embedding), address(last), address(output),
         )  # fmt: skip
         self.bytes = sum(one.nbytes for block in blocks for one in block.values() if one is not None) + output.nbytes
         self.known = 0  # positions whose angles are known
@@ -173,9 +170,9 @@ class Native:
         row, head, inner, one = memory[0].stride()
         assert inner == self.model.head_size and one == 1
         call = Pass(
-            rows, count, torch.get_num_threads(), ids.data_ptr(), cache.lengths.data_ptr(), _address(depths),
-            _address(mask), ctypes.addressof(pointers), row, head, ctypes.addressof(wanted), len(layers),
-            states.data_ptr(), _address(logits),
+            rows, count, torch.get_num_threads(), ids.data_ptr(), cache.lengths.data_ptr(), address(depths),
+            address(mask), ctypes.addressof(pointers), row, head, ctypes.addressof(wanted), len(layers),
+            states.data_ptr(), address(logits),
         )  # fmt: skip
         self.call(ctypes.byref(self.model), ctypes.byref(call), int(self.target.dtype == torch.bfloat16))
         return logits, states
@@ -234,7 +231,8 @@ def _joined(part: Any) -> nn.Linear:
     return group.product
 
 
-def _address(tensor: Tensor | None) -> int | None:
+def address(tensor: Tensor | None) -> int | None:
+    """Where a contiguous tensor begins."""
     if tensor is None:
         return None
     assert tensor.is_contiguous()
