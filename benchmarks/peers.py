@@ -1,12 +1,12 @@
 """semiar against what one would use instead, on the same prompts, interleaved, texts compared.
 
     python benchmarks/peers.py RUN --task sql --folder DATA [--prompts 20] [--max_new_tokens 96]
-        [--peers packed eager hf hf-lookup hf-compiled vllm vllm-ngram llama.cpp] [--openai NAME=URL ...]
+        [--peers native packed hf hf-lookup hf-compiled vllm vllm-ngram llama.cpp] [--openai NAME=URL ...]
         [--temperature 0] [--environments runs/peers/environments]
 
 RUN is a pair that `semiar train` wrote; its adapter is merged and saved once for the peers (below --work).  Peers:
 
-* ``packed`` / ``compiled`` / ``eager``: semiar with that engine, plain and speculative
+* ``native`` / ``packed`` / ``compiled`` / ``eager``: semiar with that engine, plain and speculative
 * ``hf``: transformers ``generate``, eager; ``hf-compiled``: the same with a static cache and a compiled forward
 * ``hf-lookup``: transformers prompt lookup (``prompt_lookup_num_tokens``); ``hf-early-exit``: its self-speculation
   after a quarter of the layers
@@ -47,7 +47,7 @@ from semiar.data.tasks.registry import load_any
 from semiar.errors import SemiarError
 from semiar.targets import LoadSettings, load_tokenizer
 
-ENGINES = ("packed", "compiled", "eager")
+ENGINES = ("native", "packed", "compiled", "eager")
 LOCAL = (*ENGINES, "hf", "hf-lookup", "hf-early-exit", "hf-compiled")
 
 
@@ -67,7 +67,7 @@ def merged_model(options: argparse.Namespace) -> Path:
 
 def ways_of(options: argparse.Namespace, sampling: Sampling, longest: int) -> tuple[dict[str, Way], api.Pair]:
     """The peers in this process by name, semiar's plain path of the first engine first."""
-    engines = [name for name in options.peers if name in ENGINES] or ["packed"]
+    engines = [name for name in options.peers if name in ENGINES] or ["native"]
     most = options.max_new_tokens
     ways: dict[str, Way] = {}
     pairs = {}
@@ -146,7 +146,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--max_new_tokens", type=int, default=96)
     parser.add_argument("--num_speculative_tokens", type=int, default=None)
     parser.add_argument("--temperature", type=float, default=0.0)
-    parser.add_argument("--peers", nargs="+", default=["packed", "hf", "hf-lookup"], choices=[*LOCAL, *RECIPES])
+    parser.add_argument("--peers", nargs="+", default=["native", "hf", "hf-lookup"], choices=[*LOCAL, *RECIPES])
     parser.add_argument("--openai", nargs="*", default=[], metavar="NAME=URL")
     parser.add_argument("--served_model", default="", help="the name of the model on the servers of --openai")
     parser.add_argument("--work", default="runs/peers")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,10 +79,14 @@ class NativeDraft:
     def __call__(
         self, fresh: Any, coins: Tensor | None, count: int, sampling: Sampling
     ) -> tuple[Tensor, Tensor | None] | None:
-        """What `ChainDrafter.draft` gives, or None for what it has to do itself: more rows, a prompt, a cut law."""
+        """What `ChainDrafter.draft` gives, or None for what it has to do itself: more rows, a cut law."""
         new, cut = int(fresh.count[0]), bool(sampling.top_k or sampling.top_p < 1 or sampling.min_p)
-        if len(fresh.lengths) > 1 or new > MOST or (cut and coins is not None):
+        if len(fresh.lengths) > 1 or (cut and coins is not None):
             return None
+        if new > MOST:  # a prompt: read the ordinary way, and its newest state once more by the kernel
+            self.drafter.recall(fresh)
+            last = slice(new - 1, new + 1)
+            fresh, new = replace(fresh, hidden=fresh.hidden[:, last][:, :1], tokens=fresh.tokens[:, last]), 1
         keys, values = fresh.keys[0], fresh.values[0]
         self._angles(keys.shape[2])
         ids = torch.empty(1, count, dtype=torch.long)
