@@ -58,6 +58,8 @@ def batches(pair: api.Pair, prompts: list[list[int]], sizes: list[int], most: in
 
 def bytes_of_a_pass(target: Target) -> int:
     """What every pass has to read: all weights but the input embedding, unless the output head is the same matrix."""
+    if target.native is not None:
+        return target.native.bytes
     head, embedding = target.lm.get_output_embeddings(), target.embedding
     shared = not isinstance(head, Packed) and head.weight is embedding
     return weight_bytes(target.lm) - (0 if shared else embedding.numel() * embedding.element_size())

@@ -51,6 +51,11 @@ CASES: list[dict[str, Any]] = [
     {"architecture": "mlp", "options": {"tied": False}},
     {"architecture": "mlp", "options": {"cell": "lstm"}},
     {"architecture": "mlp", "options": {"cell": "lstm", "tied": False}, "vocab": 40, "lora_r": 0},
+    {"architecture": "eagle", "vocab": 40},
+    {"architecture": "eagle", **WIDE, "num_heads": 2, "options": {"inner_size": 20}},
+    {"architecture": "eagle", "vocab": 40, "options": {"version": 1}},
+    {"architecture": "parallel", "vocab": 40},
+    {"architecture": "parallel", "num_layers": 2, **WIDE},
 ]
 SAMPLED = Sampling(1.0)
 PROMPTS = prompts_of(96, [1, 6, 14])

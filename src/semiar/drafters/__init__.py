@@ -1,10 +1,12 @@
 """Everything that can guess a target's next tokens, behind one interface."""
 
 from semiar.drafters.base import Context, Drafter, DrafterSettings, State, build_drafter, load_drafter, register
+from semiar.drafters.eagle import EagleDrafter
 from semiar.drafters.hydra import HydraDrafter
 from semiar.drafters.medusa import MedusaDrafter
 from semiar.drafters.mlp import MLPDrafter
 from semiar.drafters.none import NoDrafter
+from semiar.drafters.parallel import ParallelDrafter
 from semiar.drafters.recurrent import RecurrentDrafter
 from semiar.drafters.semi import SemiDrafter
 
@@ -12,10 +14,12 @@ __all__ = [
     "Context",
     "Drafter",
     "DrafterSettings",
+    "EagleDrafter",
     "HydraDrafter",
     "MLPDrafter",
     "MedusaDrafter",
     "NoDrafter",
+    "ParallelDrafter",
     "RecurrentDrafter",
     "SemiDrafter",
     "State",

@@ -43,10 +43,7 @@ class ContextLM(nn.Module):
 
     def rotary(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Cosines and sines (..., 1, d/2) for these positions."""
-        half = self.size // self.heads // 2
-        rates = ROPE_BASE ** (-torch.arange(half, device=positions.device, dtype=torch.float32) / half)
-        angles = positions[..., None, None] * rates
-        return angles.cos().to(dtype), angles.sin().to(dtype)
+        return rotary(positions, self.size // self.heads, ROPE_BASE, dtype)
 
     def remember(self, distant: Tensor, embedded: Tensor, positions: Tensor, memory: Memory) -> None:
         """Write pairs (h_i, e(x_{i+1})), both (B, n, H), at slots ``positions`` (B, n) of every layer."""
@@ -88,6 +85,26 @@ class ContextLM(nn.Module):
             x = block.close(x, mixed)
         return x, Drafted(state.distant, step + 1, keys, values)
 
+    def at_once(self, embedded: Tensor, distant: Tensor, memory: Memory) -> Tensor:
+        """`step` for K inputs (B, A, K, H) that are all known, in one pass; (B, A, K, H)."""
+        batch, anchors, count = embedded.shape[:3]
+        x = self.read(torch.cat([distant[:, :, None].expand_as(embedded), embedded], -1))
+        later = torch.cat([torch.zeros_like(self.steps.weight[:1]), self.steps.weight[1:count]])
+        x = x + later.to(x.dtype)
+        steps = torch.arange(count, device=x.device)
+        turn = self.rotary((memory.positions[..., None] + steps).flatten(1), x.dtype)
+        visible = memory.visible
+        if visible is not None:
+            visible = visible.repeat_interleave(count, 1)
+        x = x.flatten(1, 2)
+        for index, block in enumerate(self.blocks):
+            assert isinstance(block, Block)
+            query, key, value = block.project(x, turn)
+            own = (key.unflatten(1, (anchors, count)), value.unflatten(1, (anchors, count)))
+            mixed = attend_rows(query, memory.keys[index], memory.values[index], visible, *own)
+            x = block.close(x, mixed)
+        return x.view(batch, anchors, count, -1)
+
 
 class Block(nn.Module):
     """Attention with rotary positions and a residual; a feed-forward unless the fusion MLP follows directly."""
@@ -108,6 +125,14 @@ class Block(nn.Module):
         """Output projection, residual and feed-forward."""
         x = x + self.out(mixed)
         return x if self.feed is None else self.feed(x)
+
+
+def rotary(positions: Tensor, width: int, base: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Rotary cosines and sines (..., 1, width / 2) for these positions (...)."""
+    half = width // 2
+    rates = base ** (-torch.arange(half, device=positions.device, dtype=torch.float32) / half)
+    angles = positions[..., None, None] * rates
+    return angles.cos().to(dtype), angles.sin().to(dtype)
 
 
 def rotate(x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
@@ -142,3 +167,27 @@ def attend(
         near = weights[..., width:].transpose(1, 2)[..., None]  # (B, A, heads, k, 1)
         mixed = mixed + (near * own).sum(-2)
     return mixed.flatten(-2)
+
+
+def attend_rows(
+    query: Tensor,  # (B, A * K, heads, d)
+    keys: Tensor,  # (B, heads, T, d)
+    values: Tensor,
+    visible: Tensor | None,  # (B, A * K, T)
+    own_keys: Tensor,  # (B, A, K, heads, d), of which the first stands in the memory
+    own_values: Tensor,
+) -> Tensor:
+    """Softmax attention over memory and an anchor's own rows up to the asking one; (B, A * K, heads * d)."""
+    anchors, count = own_keys.shape[1:3]
+    far = (query.transpose(1, 2) @ keys.transpose(2, 3)).float()  # (B, heads, A * K, T)
+    if visible is not None:
+        far = far.masked_fill(~visible[:, None], -torch.inf)
+    asked = query.unflatten(1, (anchors, count))
+    near = torch.einsum("bakhd,bajhd->bhakj", asked, own_keys).float()
+    steps = torch.arange(count, device=query.device)
+    near = near.masked_fill((steps > steps[:, None]) | (steps == 0), -torch.inf).flatten(2, 3)
+    weights = (torch.cat([far, near], -1) * query.shape[-1] ** -0.5).softmax(-1).to(values.dtype)
+    width = keys.shape[2]
+    mixed = (weights[..., :width] @ values).transpose(1, 2)
+    close = weights[..., width:].unflatten(2, (anchors, count))
+    return (mixed + torch.einsum("bhakj,bajhd->bakhd", close, own_values).flatten(1, 2)).flatten(-2)
