@@ -56,6 +56,8 @@ CASES: list[dict[str, Any]] = [
     {"architecture": "eagle", "vocab": 40, "options": {"version": 1}},
     {"architecture": "parallel", "vocab": 40},
     {"architecture": "parallel", "num_layers": 2, **WIDE},
+    {"architecture": "skip", "vocab": 40},
+    {"architecture": "skip", "options": {"exit_layer": 2, "with_h_p": True}},
 ]
 SAMPLED = Sampling(1.0)
 PROMPTS = prompts_of(96, [1, 6, 14])

@@ -9,6 +9,7 @@ from semiar.drafters.none import NoDrafter
 from semiar.drafters.parallel import ParallelDrafter
 from semiar.drafters.recurrent import RecurrentDrafter
 from semiar.drafters.semi import SemiDrafter
+from semiar.drafters.skip import SkipDrafter
 
 __all__ = [
     "Context",
@@ -22,6 +23,7 @@ __all__ = [
     "ParallelDrafter",
     "RecurrentDrafter",
     "SemiDrafter",
+    "SkipDrafter",
     "State",
     "build_drafter",
     "load_drafter",

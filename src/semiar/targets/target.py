@@ -144,7 +144,7 @@ class Target(nn.Module):
         if cache is not None:
             slots = cache.open(count)
             inputs["position_ids"] = cache.lengths[:, None] + depths
-            inputs["attention_mask"] = self._attention(cache, slots, inputs["position_ids"], mask)
+            inputs["attention_mask"] = self.attention(cache, slots, inputs["position_ids"], mask)
             inputs["past_key_values"], inputs["use_cache"] = cache.hf, True
         self.watch(layers)
         found = self.lm(**inputs) if logits else self.decoder(**inputs)
@@ -161,7 +161,7 @@ class Target(nn.Module):
         if size is None:
             return None
         slots = cache.open(size)
-        masks = self._attention(cache, slots, slots, None, always=True)
+        masks = self.attention(cache, slots, slots, None, always=True)
         assert masks is not None
         found = compiled.run(
             F.pad(tokens.clamp(min=0), (0, size - count)).contiguous(),
@@ -217,8 +217,8 @@ class Target(nn.Module):
             cache.keep(torch.where(start + steps < lengths[:, None], steps, -1), chain=True)
         return torch.cat(states, 1)
 
-    def _attention(
-        self, cache: Cache, slots: Tensor, positions: Tensor, mask: Tensor | None, *, always: bool = False
+    def attention(
+        self, cache: Cache, slots: Tensor, positions: Tensor, mask: Tensor | None = None, *, always: bool = False
     ) -> Tensor | dict[str, Tensor] | None:
         """What each new token sees: committed positions and its own ancestors, within the layer's window.
 

@@ -1,0 +1,124 @@
+"""SkipLayer: early exit after the target's first layers, and the paper's augmented form that also reads h_t.
+
+The baseline of "Semi-autoregressive Decoding for Efficient LLM Inference"; exit heads are trained as in LayerSkip
+(Elhoushi et al. 2024).  Distant and recent past are both recomputed by the same layers, from the tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from semiar.core.draft import Draft, Plan
+from semiar.core.sampling import Sampling, distribution, draw
+from semiar.drafters.base import Context, DrafterSettings, State, register
+from semiar.drafters.chain import ChainDrafter
+from semiar.drafters.fusion import Fusion
+from semiar.drafters.norm import RMSNorm
+from semiar.errors import ConfigError
+from semiar.targets.cache import Cache
+from semiar.targets.early import EarlyLayers
+from semiar.targets.target import LAST, Target
+
+
+@dataclass(frozen=True)
+class SkipOptions:
+    """What early exit has."""
+
+    exit_layer: int = 0
+    """Layers that are run; 0 = a quarter of the target's."""
+    with_h_p: bool = False
+    """Also read h_t, the target's own state of the last verified position (the paper's augmented version)."""
+
+    def __post_init__(self) -> None:
+        if self.exit_layer < 0:
+            raise ConfigError(f"exit_layer {self.exit_layer}", "0 or more")
+
+
+class CacheState(State):
+    """The memory of a drafter that runs layers with keys and values of their own."""
+
+    def __init__(self, cache: Cache):
+        super().__init__()
+        self.cache = cache
+
+    def select(self, rows: Tensor) -> None:
+        self.cache.select(rows)
+
+    def join(self, other: State) -> None:
+        assert isinstance(other, CacheState)
+        self.cache.join(other.cache)
+
+
+@register("skip")
+class SkipDrafter(ChainDrafter):
+    """The target's first layers and a trained exit: whatever it drafts costs these layers and the head."""
+
+    Options = SkipOptions
+    compilable = False
+
+    def __init__(
+        self, settings: DrafterSettings, target: Target, vocab: Tensor | None, embedding_scale: float | None = None
+    ):
+        count = self.Options(**settings.options).exit_layer or max(1, len(target.blocks) // 4)
+        super().__init__(settings, target, vocab, embedding_scale, (count - 1, LAST))
+        self.norm = RMSNorm(self.size)
+        self.fuse = Fusion(self.size, with_distant=self.options.with_h_p)
+        self._early: list[EarlyLayers] = []
+
+    def bind(self, target: Target) -> SkipDrafter:
+        super().bind(target)
+        self._early = [EarlyLayers(target, self.layers[0] + 1)]
+        return self
+
+    def exit(self, early: Tensor, last: Tensor) -> Tensor:
+        """What the draft head reads (B, A, H), of the exit layer's state and h_t."""
+        early = self.norm(early)
+        return self.fuse(last, last, early, 0) if self.options.with_h_p else self.fuse(early, early, early, 0)
+
+    def unroll(self, hidden: Tensor, tokens: Tensor, anchors: Tensor) -> Iterator[Tensor]:
+        rows = torch.arange(len(tokens), device=tokens.device)[:, None]
+        for step in range(self.settings.num_speculative_tokens):
+            places = (anchors + 1 + step).clamp(max=hidden.shape[1] - 1)
+            yield self.exit(hidden[rows, places, 0], hidden[rows, anchors, -1])
+
+    def start(self, batch: int, capacity: int, device: torch.device) -> State:
+        return CacheState(self._early[0].start(batch, capacity))
+
+    def propose(
+        self, context: Context, state: State, plan: Plan, sampling: Sampling, rng: torch.Generator | None
+    ) -> Draft:
+        if plan.tree != "none":
+            raise ConfigError(f"a tree ({plan.tree}) with drafter skip", "a chain: plan.tree none")
+        assert isinstance(state, CacheState)
+        early, count = self._catch_up(context, state.cache), min(plan.count, self.settings.num_speculative_tokens)
+        blind = context.hidden.shape[1] == 0 or bool((context.fresh == 0).any())  # one-token prompts have no h_t yet
+        if count == 0 or (blind and self.options.with_h_p):
+            return Draft.empty(len(context.lengths), context.tokens.device)
+        rows = torch.arange(len(context.lengths), device=context.tokens.device)
+        last = early if blind else context.hidden[rows, context.fresh - 1, -1][:, None]
+        committed, tokens, laws = state.cache.lengths, [], []
+        for step in range(count):
+            law = distribution(self.head(self.exit(early, last), step), sampling)
+            choice = law.tokens if law.probs is None else draw(law.probs, rng)
+            assert choice is not None
+            tokens.append(choice if self.vocab is None else self.vocab[choice])
+            laws.append(law.probs)
+            if step + 1 < count:
+                early = self._early[0].run(tokens[-1], state.cache)
+                state.cache.keep(torch.zeros_like(tokens[-1]), chain=True)
+        state.cache.rewind(committed)
+        probs = None if laws[0] is None else torch.cat([law for law in laws if law is not None], 1)
+        return Draft.chain(torch.cat(tokens, 1), probs, self.vocab)
+
+    def _catch_up(self, context: Context, cache: Cache) -> Tensor:
+        """Run what was committed since the last call; the exit layer's state (B, 1, H) of each newest token."""
+        need = context.lengths - cache.lengths
+        steps = torch.arange(int(need.max()), device=need.device)
+        places = (cache.lengths[:, None] + steps).clamp(max=context.tokens.shape[1] - 1)
+        states = self._early[0].run(context.tokens.gather(1, places).clamp(min=0), cache)
+        cache.keep(torch.where(steps < need[:, None], steps, -1), chain=True)
+        return states[torch.arange(len(need), device=need.device), need - 1][:, None]
