@@ -39,7 +39,7 @@ def test_blanks_fill_up_the_last_global_batch_and_every_sample_comes_once() -> N
 
 def test_a_blank_sample_has_no_target_and_the_form_of_the_others() -> None:
     examples = [{"input_ids": [5, 6, 7], "labels": [-100, 6, 7]}]
-    for states in (None, torch.ones(3, 2, 4, dtype=torch.bfloat16)):
+    for states in (None, [torch.ones(3, 4, dtype=torch.bfloat16)] * 2):
         data = Examples(examples, states)
         batch = StatesCollator(9)([data[0], data[1]])
         assert batch["input_ids"].tolist() == [[5, 6, 7], [0, 0, 9]]

@@ -154,6 +154,18 @@ def test_states_from_the_file_equal_states_computed_on_the_way(config: TrainConf
     assert results[0] == pytest.approx(results[1], rel=2e-2)  # the file is bfloat16
 
 
+def test_drafters_on_one_target_share_its_states(config: TrainConfig, tmp_path: Path) -> None:
+    shared = tmp_path / "states"
+    one = replace(config, mode="after", states_folder=str(shared), out=str(tmp_path / "one"))
+    assert train(one) is not None
+    last = shared / "states-last.bf16"
+    written = last.stat().st_mtime_ns
+    features = replace(config.drafter, layers="low_mid_high")
+    assert train(replace(one, drafter=features, out=str(tmp_path / "two"))) is not None
+    assert last.stat().st_mtime_ns == written  # only the layers that were missing have been computed
+    assert len(list(shared.glob("states-*.bf16"))) > 2
+
+
 def test_the_drafter_goes_on_from_another_run(config: TrainConfig, tmp_path: Path) -> None:
     first = replace(config, mode="after", out=str(tmp_path / "first"))
     assert train(first) is not None

@@ -120,6 +120,8 @@ class TrainConfig:
     """Warm start: take the drafter's weights from this pair."""
     cache_states: bool = True
     """Mode after: compute the target's states once and keep them on disk in bfloat16."""
+    states_folder: str = ""
+    """Keep those states here, for other runs on the same target and data; default: with the run, removed after it."""
     dtype: str = "auto"
     device: str = "auto"
     lora: LoraSettings = field(default_factory=LoraSettings)

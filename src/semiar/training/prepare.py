@@ -134,7 +134,7 @@ def _saved(config: TrainConfig) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 def run_key(config: TrainConfig, samples: Samples) -> str:
     """Identity of a run: what must be the same for a checkpoint to be continued."""
-    same = asdict(replace(config, out="", device="auto"))
+    same = asdict(replace(config, out="", states_folder="", device="auto"))
     same["optim"] = {k: v for k, v in same["optim"].items() if k not in RESUMABLE}
     return hashlib.sha256(json.dumps([same, samples.key], sort_keys=True).encode()).hexdigest()
 

@@ -58,7 +58,8 @@ def train(
     trainer = make_trainer(config, pair, samples, args)
     estimate(trainer, config, pair, samples, console)
     if isinstance(trainer, AfterTrainer) and config.cache_states:
-        _use_cached_states(trainer, config, pair, samples, work)
+        folder = Path(config.states_folder) if config.states_folder else work
+        _use_cached_states(trainer, config, pair, samples, folder)
     stop = Interruptible()
     trainer.add_callback(stop)
     with stop:
@@ -187,18 +188,18 @@ def _resume_point(work: Path, key: str, resume: bool) -> Path | None:
     return checkpoints[-1] if resume and checkpoints else None
 
 
-def _use_cached_states(trainer: Any, config: TrainConfig, pair: Pair, samples: Samples, work: Path) -> None:
+def _use_cached_states(trainer: Any, config: TrainConfig, pair: Pair, samples: Samples, folder: Path) -> None:
     examples = [*samples.train, *samples.held_out]
     key = f"{samples.key}-{config.model}-{config.adapter}-{config.dtype}-{pair.target.fingerprint()}"
     layers = pair.drafter.layers
     if is_main():
-        cache_states(pair.target, examples, layers, work, key)
+        cache_states(pair.target, examples, layers, folder, key)
     wait()
-    states = cache_states(pair.target, examples, layers, work, key)  # everyone maps the file of the first
+    states = cache_states(pair.target, examples, layers, folder, key)  # everyone maps the file of the first
     split = sum(len(e["input_ids"]) for e in samples.train)
-    trainer.train_dataset = Examples(samples.train, states[:split])
+    trainer.train_dataset = Examples(samples.train, [one[:split] for one in states])
     if trainer.eval_dataset is not None:
-        trainer.eval_dataset = Examples(samples.held_out, states[split:])
+        trainer.eval_dataset = Examples(samples.held_out, [one[split:] for one in states])
 
 
 def _metrics(trainer: Any, train_metrics: dict[str, float]) -> dict[str, Any]:

@@ -26,21 +26,46 @@ def states_bytes(examples: Sequence[dict[str, Any]], layers: int, hidden_size: i
 
 def cache_states(
     target: Target, examples: Sequence[dict[str, Any]], layers: tuple[int, ...], folder: Path, key: str
-) -> Tensor:
-    """States (tokens, F, H) of all examples one after another, as a memory-mapped file in `folder`.
+) -> list[Tensor]:
+    """States (tokens, H) of all examples one after another, a memory-mapped file in `folder` for each of the layers.
 
-    A file left by an earlier run is used again only when it was written for the same ``key``.
+    Files left by an earlier run are used again when they were written for the same ``key``: other drafters on the same
+    target and data read the same states, and only layers that are new are computed.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    path, note = folder / "states.bf16", folder / "states.json"
+    shape = (sum(len(e["input_ids"]) for e in examples), target.hidden_size)
+    stores = [_store(folder, layer, shape) for layer in layers]
+    missing = [place for place, layer in enumerate(layers) if _note(folder, layer) != {"key": key, "shape": [*shape]}]
+    if missing:
+        for place in missing:
+            _named(folder, layers[place], "json").unlink(missing_ok=True)
+        _fill(target, examples, tuple(layers[p] for p in missing), [stores[p] for p in missing])
+        for place in missing:
+            _named(folder, layers[place], "json").write_text(json.dumps({"key": key, "shape": [*shape]}))
+    return stores
+
+
+def _named(folder: Path, layer: int, ending: str) -> Path:
+    return folder / f"states-{'last' if layer < 0 else layer}.{ending}"
+
+
+def _store(folder: Path, layer: int, shape: tuple[int, int]) -> Tensor:
+    path, size = _named(folder, layer, "bf16"), shape[0] * shape[1]
+    if path.is_file() and path.stat().st_size != 2 * size:
+        path.unlink()  # of other data
+    return torch.from_file(str(path), shared=True, size=size, dtype=torch.bfloat16).view(shape)
+
+
+def _note(folder: Path, layer: int) -> Any:
+    path = _named(folder, layer, "json")
+    return json.loads(path.read_text()) if path.is_file() else None
+
+
+def _fill(
+    target: Target, examples: Sequence[dict[str, Any]], layers: tuple[int, ...], stores: Sequence[Tensor]
+) -> None:
+    """Run the target over all examples and write the states down."""
     lengths = [len(e["input_ids"]) for e in examples]
-    shape = (sum(lengths), len(layers), target.hidden_size)
-    fits = note.is_file() and json.loads(note.read_text()) == {"key": key, "shape": list(shape)}
-    size = shape[0] * shape[1] * shape[2]
-    store = torch.from_file(str(path), shared=True, size=size, dtype=torch.bfloat16).view(shape)
-    if fits:
-        return store
-    note.unlink(missing_ok=True)
     starts = [0]
     for length in lengths:
         starts.append(starts[-1] + length)
@@ -51,9 +76,9 @@ def cache_states(
             real = torch.tensor([lengths[i] for i in batch])
             hidden = target.states(torch.stack(rows).to(target.device), real, layers)
         for place, index in enumerate(batch):
-            store[starts[index] : starts[index + 1]] = hidden[place, : lengths[index]].to("cpu", torch.bfloat16)
-    note.write_text(json.dumps({"key": key, "shape": list(shape)}))
-    return store
+            for column, store in enumerate(stores):
+                found = hidden[place, : lengths[index], column]
+                store[starts[index] : starts[index + 1]] = found.to("cpu", torch.bfloat16)
 
 
 def _batches(lengths: Sequence[int]) -> list[list[int]]:
@@ -70,10 +95,11 @@ def _batches(lengths: Sequence[int]) -> list[list[int]]:
 class Examples(torch.utils.data.Dataset[dict[str, Any]]):
     """Prepared samples, with their states when these have been computed.
 
-    An index past the last one gives a sample without targets, which teaches nothing: it fills up batches.
+    ``states`` has one tensor (tokens, H) per layer.  An index past the last example gives a sample without targets,
+    which teaches nothing: it fills up batches.
     """
 
-    def __init__(self, examples: Sequence[dict[str, Any]], states: Tensor | None = None):
+    def __init__(self, examples: Sequence[dict[str, Any]], states: Sequence[Tensor] | None = None):
         self.examples, self.states = examples, states
         self.starts = [0]
         for example in examples:
@@ -85,13 +111,16 @@ class Examples(torch.utils.data.Dataset[dict[str, Any]]):
     def __getitem__(self, index: int) -> dict[str, Any]:
         if index >= len(self.examples):
             blank: dict[str, Any] = {"input_ids": [0, 0], "labels": [IGNORE, IGNORE]}
-            return (
-                blank if self.states is None else {**blank, "hidden": self.states.new_zeros(2, *self.states.shape[1:])}
-            )
+            return blank if self.states is None else {**blank, "hidden": torch.zeros_like(self._states(0, 2))}
         example = self.examples[index]
         if self.states is None:
             return example
-        return {**example, "hidden": self.states[self.starts[index] : self.starts[index + 1]]}
+        return {**example, "hidden": self._states(self.starts[index], self.starts[index + 1])}
+
+    def _states(self, start: int, end: int) -> Tensor:
+        """(T, F, H)"""
+        assert self.states is not None
+        return torch.stack([one[start:end] for one in self.states], 1)
 
 
 class StatesCollator:
