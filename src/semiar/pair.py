@@ -73,20 +73,28 @@ class Pair:
         _same_tokens(config, tokenizer, target, str(folder))
         drafter = load_drafter(folder / "drafter", target)
         drafter = drafter.to(device=target.device, dtype=target.dtype).eval().bind(target)
-        engine = "eager" if trainable else choose_engine(settings.engine, target)
-        prepare(target, engine, (1, drafter.settings.num_speculative_tokens + 1))
-        if engine != "eager" and can_pack(target.device, target.dtype):
-            drafter.prepare(engine)
+        if not trainable:
+            _make_fast(target, drafter, settings)
         return cls(target, drafter, tokenizer, base, run, _read_json(folder / "metrics.json"), adapter)
 
     @classmethod
-    def plain(cls, name: str, settings: LoadSettings | None = None) -> Pair:
-        """A model without a drafter: the same loop, decoding plainly."""
+    def plain(
+        cls, name: str, settings: LoadSettings | None = None, *, adapter: str = "", drafter: Path | None = None
+    ) -> Pair:
+        """A model, with an adapter if one is given, and without a drafter: the same loop, decoding plainly.
+
+        ``drafter`` is the folder of one that was made for another adapter of the same model, to see how it fares.
+        """
         settings = settings or LoadSettings()
-        target = Target(load_model(name, settings))
+        model: Any = load_model(name, settings)
+        target = Target(merged(load_adapter(model, adapter)) if adapter else model)
         check_target(target)
-        prepare(target, choose_engine(settings.engine, target))
-        return cls(target, NoDrafter(), load_tokenizer(name), name)
+        made: Drafter = NoDrafter()
+        if drafter is not None:
+            made = load_drafter(drafter, target)
+            made = made.to(device=target.device, dtype=target.dtype).eval().bind(target)
+        _make_fast(target, made, settings)
+        return cls(target, made, load_tokenizer(name), name, adapter=Path(adapter) if adapter else None)
 
     def save(self, folder: str | Path) -> None:
         """Write the folder beside its final place and move it there, so that a broken-off save leaves the old one."""
@@ -123,6 +131,15 @@ class Pair:
             "adapted": is_adapted(self.target.model) or self.adapter is not None,
             "tokenizer_sha256": fingerprint(self.tokenizer),
         }
+
+
+def _make_fast(target: Target, drafter: Drafter, settings: LoadSettings) -> None:
+    """Prepare both for decoding, as the settings say."""
+    engine = choose_engine(settings.engine, target)
+    prepare(target, engine, (1, drafter.settings.num_speculative_tokens + 1))
+    drafting = settings.drafting if settings.drafting != "auto" else engine
+    if drafting != "eager" and can_pack(target.device, target.dtype):
+        drafter.prepare(drafting)
 
 
 def _move_in(fresh: Path, folder: Path) -> None:

@@ -37,6 +37,15 @@ class LoadSettings:
     (the output head is kept twice).  compiled: packed, and whole passes of one row as graphs, up to a minute each to
     compile.  native: a kernel of semiar's own for Llama-like models (weights are kept a second time).  auto: native or
     packed for bfloat16 on a CPU, else eager."""
+    drafting: str = "auto"
+    """The same for the drafter: eager, packed, compiled (its steps as one graph) or native (a kernel, for small_lm
+    context; other drafters run packed).  auto: as the engine."""
+
+    def __post_init__(self) -> None:
+        known = ("auto", "eager", "packed", "compiled", "native")
+        for name in ("engine", "drafting"):
+            if getattr(self, name) not in known:
+                raise ConfigError(f"{name} '{getattr(self, name)}'", f"one of {', '.join(known)}")
 
     def torch_dtype(self) -> torch.dtype:
         if self.dtype == "auto":

@@ -50,6 +50,8 @@ class OptimSettings:
     gradient_accumulation_steps: int = 1
     num_train_epochs: float = 1.0
     max_steps: int = -1
+    max_seconds: float = 0.0
+    """Above 0: as many steps as fit into so many seconds, by the timed batch; in place of epochs and max_steps."""
     learning_rate: float = 2e-4
     """Peak rate of the target's adapter."""
     drafter_learning_rate: float = 1e-3
@@ -79,7 +81,7 @@ class OptimSettings:
     def __post_init__(self) -> None:
         at_least(self, per_device_train_batch_size=1, gradient_accumulation_steps=1, logging_steps=1)
         at_least(self, learning_rate=0, drafter_learning_rate=0, weight_decay=0, warmup_steps=0, max_grad_norm=0)
-        at_least(self, save_total_limit=1, eval_steps=0, save_steps=0, seed=0)
+        at_least(self, max_seconds=0, save_total_limit=1, eval_steps=0, save_steps=0, seed=0)
         if self.max_steps < 1 and not self.num_train_epochs > 0:
             raise ConfigError(f"num_train_epochs {self.num_train_epochs}", "above 0, or max_steps")
 

@@ -22,7 +22,8 @@ def estimate(trainer: Any, config: TrainConfig, pair: Pair, samples: Samples, co
     """Print and return seconds, peak memory (bytes) and disk (bytes) of the run, from one timed batch."""
     learns = count(trainer.model.parameters())
     steps = _steps(config, len(samples.train), trainer.args.world_size)
-    seconds = _one_pass(trainer, config) * steps * config.optim.gradient_accumulation_steps
+    step_seconds = _one_pass(trainer, config) * config.optim.gradient_accumulation_steps
+    seconds = config.optim.max_seconds or step_seconds * steps
     cached = config.mode == "after" and config.cache_states
     layers = len(getattr(pair.drafter, "layers", (0,)))
     everything = [*samples.train, *samples.held_out]
@@ -35,7 +36,7 @@ def estimate(trainer: Any, config: TrainConfig, pair: Pair, samples: Samples, co
         + (f" ({states / GIB:.2f} GiB of them cached target states)" if states else "")
         + f"; {trainer.passes}"
     )
-    return {"seconds": seconds, "memory": memory, "disk": states + checkpoints}
+    return {"seconds": seconds, "step_seconds": step_seconds, "memory": memory, "disk": states + checkpoints}
 
 
 def _steps(config: TrainConfig, samples: int, processes: int) -> int:

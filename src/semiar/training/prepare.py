@@ -139,4 +139,4 @@ def run_key(config: TrainConfig, samples: Samples) -> str:
     return hashlib.sha256(json.dumps([same, samples.key], sort_keys=True).encode()).hexdigest()
 
 
-RESUMABLE = {"max_steps", "logging_steps", "save_steps", "save_total_limit", "report_to", "padding_free"}
+RESUMABLE = {"max_steps", "max_seconds", "logging_steps", "save_steps", "save_total_limit", "report_to", "padding_free"}

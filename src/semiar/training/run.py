@@ -56,7 +56,10 @@ def train(
     args = arguments(config, work, bool(samples.held_out))  # from here on the processes know of each other
     newest = _resume_point(work, run_key(config, samples), resume)
     trainer = make_trainer(config, pair, samples, args)
-    estimate(trainer, config, pair, samples, console)
+    cost = estimate(trainer, config, pair, samples, console)
+    if config.optim.max_seconds:
+        trainer.args.max_steps = max(1, int(config.optim.max_seconds / cost["step_seconds"]))
+        console.print(f"{trainer.args.max_steps} steps fit into {config.optim.max_seconds:g} s")
     if isinstance(trainer, AfterTrainer) and config.cache_states:
         folder = Path(config.states_folder) if config.states_folder else work
         _use_cached_states(trainer, config, pair, samples, folder)

@@ -1,0 +1,233 @@
+"""`semiar compare`: every cell trained and measured, one row each in ``compare.jsonl``; none is done twice."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import traceback
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from rich.console import Console
+
+from semiar.bench.metrics import summarise
+from semiar.bench.run import BenchSettings, run_bench
+from semiar.bench.trace import passes_of, read_trace
+from semiar.compare.config import CompareConfig, TaskSettings
+from semiar.compare.grid import Cell, cells
+from semiar.compare.memory import peak_bytes, reset_peak
+from semiar.errors import ConfigError, SemiarError
+from semiar.pair import Pair
+from semiar.regenerate import RegenerateSettings, regenerate
+from semiar.targets import LoadSettings
+from semiar.training.config import DataSettings, OptimSettings, TrainConfig
+from semiar.training.run import WORK, train
+
+ROWS = "compare.jsonl"
+
+
+def run_compare(config: CompareConfig, console: Console) -> list[dict[str, Any]]:
+    """Train and measure what is missing; all rows.  Ctrl-C loses at most the cell in work, which is then continued."""
+    folder = Path(config.out).expanduser()
+    _same_comparison(folder, config)
+    rows = read_rows(folder)
+    done = {row["key"] for row in rows if "error" not in row}
+    wanted = cells(config)
+    console.print(f"{len(wanted)} cells, {sum(cell.key in done for cell in wanted)} of them done, in {folder}")
+    for number, cell in enumerate(wanted, 1):
+        if cell.key in done:
+            continue
+        console.rule(f"{number}/{len(wanted)}  {cell.key}")
+        row = _guarded(config, cell, console)
+        rows = [one for one in rows if one["key"] != cell.key] + [row]
+        _append(folder, row)
+    return rows
+
+
+def read_rows(folder: Path) -> list[dict[str, Any]]:
+    """The newest row of every cell."""
+    path = folder / ROWS
+    if not path.is_file():
+        return []
+    rows: dict[str, dict[str, Any]] = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError:
+            continue  # broken off while it was written; its cell is done again
+        rows[row["key"]] = row
+    return list(rows.values())
+
+
+def _append(folder: Path, row: dict[str, Any]) -> None:
+    with (folder / ROWS).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+
+def _same_comparison(folder: Path, config: CompareConfig) -> None:
+    """Refuse to mix rows of another model or budget."""
+    free = ("out", "tasks", "drafters", "studies", "seeds", "folder")
+    same = {name: value for name, value in asdict(config).items() if name not in free}
+    note = folder / "compare.json"
+    if note.is_file() and (known := json.loads(note.read_text())) != same:
+        other = [name for name in same if known.get(name) != same[name]]
+        raise ConfigError(
+            f"'{folder}' holds a comparison with another {', '.join(other)}",
+            "the same model, budget and measurement for all rows",
+            "choose another --out, or restore the settings",
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    note.write_text(json.dumps(same, indent=2))
+
+
+def _guarded(config: CompareConfig, cell: Cell, console: Console) -> dict[str, Any]:
+    """The cell's row; when it fails, a row that says why."""
+    about = {
+        "key": cell.key, "study": cell.study, "task": cell.task.name, "drafter": cell.drafter, "seed": cell.seed,
+        "point": cell.point, "settings": asdict(cell.settings),
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }  # fmt: skip
+    try:
+        return about | run_cell(config, cell, console)
+    except (SemiarError, RuntimeError, ValueError, OSError) as error:
+        console.print(f"[red]{cell.key} failed: {error}[/]")
+        return about | {"error": str(error) or type(error).__name__, "trace": traceback.format_exc()}
+
+
+def run_cell(config: CompareConfig, cell: Cell, console: Console) -> dict[str, Any]:
+    """Train one drafter, unless it is there, and measure it."""
+    folder, adapter = trained(config, cell, console)
+    pair = _pair(config, cell, folder, adapter)
+    reset_peak()
+    trace = Path(config.out) / "traces" / f"{cell.key}.jsonl"
+    measure, task = config.measure, cell.task
+    settings = BenchSettings(
+        task=task.name, folder=config.folder, prompts=measure.prompts, max_new_tokens=task.max_new_tokens,
+        temperature=measure.temperature, num_speculative_tokens=cell.point.get("count", measure.count),
+    )  # fmt: skip
+    run_bench(pair, settings, trace, None, console)
+    read = read_trace(trace)
+    return {
+        "parameters": sum(p.numel() for p in pair.drafter.parameters()),
+        "train": _facts(folder),
+        "held_out": pair.metrics.get("held_out", {}),
+        "measured": asdict(summarise(read)),
+        "by_prompt": by_prompt(read.generations),
+        "machine": read.machine,
+        "peak_bytes": peak_bytes(),
+    }
+
+
+def by_prompt(runs: Sequence[dict[str, Any]]) -> list[dict[str, float]]:
+    """What each prompt's two decodings came to, for intervals and paired differences between drafters."""
+    found: dict[int, dict[str, float]] = {}
+    for run in runs:
+        one = found.setdefault(run["prompt"], {})
+        if run["mode"] == "speculative":
+            passes = passes_of([run])
+            one["passes"] = one.get("passes", 0) + len(passes)
+            one["accepted"] = one.get("accepted", 0) + sum(each.accepted for each in passes)
+        spent = run["seconds"] - run["prefill_seconds"]
+        one[f"{run['mode']}_tokens"] = one.get(f"{run['mode']}_tokens", 0) + len(run["token_ids"])
+        one[f"{run['mode']}_seconds"] = one.get(f"{run['mode']}_seconds", 0) + spent
+    return [found[prompt] for prompt in sorted(found)]
+
+
+def trained(config: CompareConfig, cell: Cell, console: Console) -> tuple[Path, str]:
+    """The folder of the cell's trained pair, and the adapter whose target it is measured on ("" = the base model)."""
+    if cell.study == "count":  # one drafter, measured at every K
+        cell = replace(cell, study="main", point={})
+    point = dict(cell.point)
+    measured_on = point.pop("measured_on", "tuned")
+    if "made_on" in point:
+        cell = replace(cell, point={"made_on": point["made_on"]})
+    folder = Path(config.out) / "cells" / cell.key
+    joint = point.get("mode") == "joint"
+    tuned = "" if joint else target_of(config, cell.task, console)
+    if not (folder / "run.yaml").is_file():
+        made_on = "" if joint or point.get("made_on") == "base" else tuned
+        one = _training(config, cell, folder, made_on, console)
+        begin = perf_counter()
+        done = train(one, resume=(folder / WORK).is_dir(), console=console)
+        if done is None:
+            raise KeyboardInterrupt
+        facts = {"seconds": perf_counter() - begin, "rows": one.samples.limit, **done.metrics.get("train", {})}
+        (folder / "cell.json").write_text(json.dumps(facts, indent=2))
+    return folder, str(folder) if joint else ("" if measured_on == "base" else tuned)
+
+
+def _training(config: CompareConfig, cell: Cell, folder: Path, adapter: str, console: Console) -> TrainConfig:
+    budget, point = config.budget, cell.point
+    joint = point.get("mode") == "joint"
+    base = cell.point.get("made_on") == "base"
+    target = "base" if base else cell.task.name
+    loss = replace(config.loss, draft_weight=point.get("draft_weight", config.loss.draft_weight))
+    lora = replace(TrainConfig("", "", "").lora, **({"r": point["r"]} if "r" in point else {}))
+    optim = OptimSettings(
+        per_device_train_batch_size=budget.batch_size, max_steps=budget.steps, max_seconds=budget.seconds,
+        drafter_learning_rate=budget.learning_rate, learning_rate=budget.target_learning_rate, seed=cell.seed,
+        eval_steps=1 << 30, load_best_model_at_end=False,
+    )  # fmt: skip
+    samples = DataSettings(config.folder, point.get("rows", budget.rows), eval_samples=budget.eval_samples)
+    states = Path(config.out) / "states" / f"{cell.task.name}-{target}-{samples.limit}"
+    return TrainConfig(
+        config.model, data_of(config, cell.task, console) if not joint else cell.task.name, str(folder),
+        mode="joint" if joint else "after", adapter=adapter, states_folder="" if joint else str(states),
+        drafter=cell.settings, loss=loss, optim=optim, samples=samples, lora=lora,
+    )  # fmt: skip
+
+
+def target_of(config: CompareConfig, task: TaskSettings, console: Console) -> str:
+    """The adapter of a task's target; one is trained when none was given."""
+    if task.adapter:
+        return task.adapter
+    folder, budget = Path(config.out) / "targets" / task.name, config.budget
+    if not (folder / "run.yaml").is_file():
+        console.rule(f"target of {task.name}")
+        optim = OptimSettings(
+            per_device_train_batch_size=budget.batch_size, num_train_epochs=budget.target_epochs,
+            learning_rate=budget.target_learning_rate,
+        )  # fmt: skip
+        samples = DataSettings(config.folder, budget.rows, eval_samples=budget.eval_samples)
+        one = TrainConfig(config.model, task.data, str(folder), mode="lora", optim=optim, samples=samples)
+        if train(one, resume=(folder / WORK).is_dir(), console=console) is None:
+            raise KeyboardInterrupt
+    return str(folder)
+
+
+def data_of(config: CompareConfig, task: TaskSettings, console: Console) -> str:
+    """What drafters learn from: the task's rows with the target's own answers, unless the budget says otherwise."""
+    if not config.budget.regenerate or (task.prompts and Path(task.data).is_file()):
+        return task.data
+    folder = Path(config.out) / "data"
+    path = folder / f"{task.name}.jsonl"
+    if not (folder / f"{task.name}.done").is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        tuned = target_of(config, task, console)
+        console.rule(f"answers of the target of {task.name}")
+        pair = Pair.plain(config.model, LoadSettings(engine=config.measure.engine), adapter=tuned)
+        most = config.budget.rows + config.budget.eval_samples
+        settings = RegenerateSettings(
+            task.data, str(path), folder=config.folder, limit=most, max_new_tokens=2 * task.max_new_tokens
+        )
+        regenerate(pair, settings, console)
+        (folder / f"{task.name}.done").touch()
+    return str(path)
+
+
+def _pair(config: CompareConfig, cell: Cell, folder: Path, adapter: str) -> Pair:
+    """The trained drafter on the target that it is measured on."""
+    load = LoadSettings(engine=config.measure.engine, drafting=config.measure.drafting)
+    if adapter == str(folder) or cell.study != "staleness":
+        return Pair.load(folder, load)
+    pair = Pair.plain(config.model, load, adapter=adapter, drafter=folder / "drafter")
+    pair.metrics = json.loads((folder / "metrics.json").read_text())
+    return pair
+
+
+def _facts(folder: Path) -> dict[str, Any]:
+    path = folder / "cell.json"
+    return json.loads(path.read_text()) if path.is_file() else {}
