@@ -58,9 +58,15 @@ def figures(metrics: Metrics) -> list[Picture]:
 
 def draw(plot: Callable[[Axes, Metrics], None], metrics: Metrics) -> str:
     """Run one plot and return its SVG element."""
-    with matplotlib.rc_context({**STYLE, "svg.hashsalt": plot.__name__}):
-        figure = Figure(figsize=WIDE if plot in ROWS else SIZE, layout="constrained")
-        plot(figure.subplots(), metrics)
+    size = WIDE if plot in ROWS else SIZE
+    return svg_element(plot.__name__.replace("_", " "), size, lambda axes: plot(axes, metrics))
+
+
+def svg_element(name: str, size: tuple[float, float], fill: Callable[[Axes], None]) -> str:
+    """An SVG element of what ``fill`` draws, in the report's style; ``name`` is what screen readers say."""
+    with matplotlib.rc_context({**STYLE, "svg.hashsalt": name}):
+        figure = Figure(figsize=size, layout="constrained")
+        fill(figure.subplots())
         file = io.StringIO()
         figure.savefig(file, format="svg", transparent=True)
     svg = file.getvalue()
@@ -69,7 +75,6 @@ def draw(plot: Callable[[Axes, Metrics], None], metrics: Metrics) -> str:
     svg = re.sub(r' xmlns(:\w+)?="[^"]*"', "", svg)  # HTML needs none, and the page holds no address at all
     svg = re.sub(r"font: ([\d.]+px) [^;\"]*", r"font-size: \1", svg)  # older matplotlib
     svg = re.sub(r" font-family: [^;\"]*;?", "", svg).replace("xlink:href", "href")
-    name = plot.__name__.replace("_", " ")
     return re.sub(r'width="[\d.]+pt" height="[\d.]+pt"', f'role="img" aria-label="{name}"', svg, count=1)
 
 

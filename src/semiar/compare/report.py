@@ -1,0 +1,37 @@
+"""One self-contained HTML page of a comparison; works without a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+
+from semiar.compare.claims import judge
+from semiar.compare.figures import figures
+from semiar.compare.statistics import Row
+from semiar.compare.table import HEAD, advice, cells, lines, prediction_errors
+
+
+def write_report(rows: Sequence[Row], path: Path, model: str) -> None:
+    """Write the page: no script, font or picture from elsewhere, all text escaped."""
+    places = ChoiceLoader([PackageLoader("semiar", "compare"), PackageLoader("semiar", "bench")])
+    pages = Environment(loader=places, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    found, errors = lines(rows), prediction_errors(rows)
+    fastest = {line.task: line for line in reversed(found)}
+    path.write_text(
+        pages.get_template("report.html.j2").render(
+            model=model, head=HEAD, lines=[(line.task, fastest[line.task] is line, cells(line)) for line in found],
+            fastest=list(reversed(fastest.values())), figures=figures(rows), findings=judge(rows),
+            advice=list(advice(rows)), failed=[row for row in rows if "error" in row],
+            dates=sorted(row["date"] for row in rows),
+            errors=spread(errors) if errors else None,
+        ),
+        encoding="utf-8",
+    )  # fmt: skip
+
+
+def spread(errors: Sequence[float]) -> tuple[int, float, float, float]:
+    """How many, their median, the median of their sizes, the largest."""
+    return len(errors), median(errors), median(map(abs, errors)), max(errors, key=abs)

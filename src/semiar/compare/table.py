@@ -1,0 +1,125 @@
+"""The rows of a comparison as tables: for the terminal and for the report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.table import Table
+
+from semiar.compare.claims import markovianity, staleness
+from semiar.compare.statistics import Interval, Row, figure, speedup, tokens_per_call
+
+MIB = 2**20
+MATTERS = 0.1  # gain over Medusa from which the drafted tokens are worth reading
+KEEP, REFRESH = -0.1, -0.3  # accepted drafts lost after tuning
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One drafter on one task, all seeds together."""
+
+    task: str
+    drafter: str
+    count: str  # K
+    tokens_per_call: Interval
+    conditional: list[float]  # acceptance by position
+    draft_ms: float  # of a whole draft
+    speedup: Interval
+    with_prompt: float
+    predicted: float | None
+    tokens_per_second: float
+    parameters: int
+    train_seconds: float
+    peak_mib: float
+    equal: str  # texts equal to plain decoding
+
+
+def lines(rows: Sequence[Row]) -> list[Line]:
+    """The main comparison, the fastest drafter of each task first."""
+    main = [row for row in rows if row["study"] == "main" and "error" not in row]
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in main:
+        groups.setdefault((row["task"], row["drafter"]), []).append(row)
+    found = [_line(task, drafter, group) for (task, drafter), group in groups.items()]
+    order = list(dict.fromkeys(line.task for line in found))
+    return sorted(found, key=lambda line: (order.index(line.task), -line.speedup.value))
+
+
+def _line(task: str, drafter: str, rows: list[Row]) -> Line:
+    measured = [row["measured"] for row in rows]
+    predicted = [one["prediction"]["speedup"] for one in measured if one["prediction"]["speedup"]]
+    longest = max((one["acceptance"]["conditional_acceptance_rate"] for one in measured), key=len)
+    return Line(
+        task, drafter, "/".join(str(k) for k in sorted({one["num_speculative_tokens"] for one in measured})),
+        figure(rows, tokens_per_call), [rate for rate in longest if rate is not None],
+        _mean(one["time"]["draft_ms"] for one in measured), figure(rows, speedup),
+        _mean(one["speed"]["speedup"] for one in measured), _mean(predicted) if predicted else None,
+        _mean(one["speed"]["tokens_per_second"] for one in measured), rows[0]["parameters"],
+        _mean(row["train"].get("train_runtime", 0.0) for row in rows), max(row["peak_bytes"] for row in rows) / MIB,
+        f"{sum(one['texts']['equal'] for one in measured)}/{sum(one['texts']['compared'] for one in measured)}",
+    )  # fmt: skip
+
+
+def _mean(values: Any) -> float:
+    found = list(values)
+    return sum(found) / len(found)
+
+
+HEAD = (
+    "task", "drafter", "K", "tokens per pass", "draft, ms", "speed-up", "with prompt", "predicted", "tokens/s",
+    "parameters, M", "training, s", "memory, MiB", "texts equal",
+)  # fmt: skip
+
+
+def cells(line: Line) -> tuple[str, ...]:
+    """A line as text, in the order of `HEAD`."""
+    return (
+        line.task, line.drafter, line.count, str(line.tokens_per_call), f"{line.draft_ms:.2f}", str(line.speedup),
+        f"{line.with_prompt:.2f}", "" if line.predicted is None else f"{line.predicted:.2f}",
+        f"{line.tokens_per_second:.0f}", f"{line.parameters / 1e6:.1f}", f"{line.train_seconds:.0f}",
+        f"{line.peak_mib:.0f}", line.equal,
+    )  # fmt: skip
+
+
+def main_table(rows: Sequence[Row]) -> Table:
+    """The main comparison for the terminal."""
+    table = Table(title="drafters under one budget; speed-ups without the prompt, intervals of 95 % over prompts")
+    for name in HEAD:
+        table.add_column(name, justify="left" if name in HEAD[:2] else "right")
+    last = ""
+    for line in lines(rows):
+        if last and line.task != last:
+            table.add_section()
+        last = line.task
+        table.add_row(*cells(line))
+    return table
+
+
+def advice(rows: Sequence[Row]) -> Iterator[tuple[str, str, str]]:
+    """For every task: what the comparison says to do, and the figure behind it."""
+    good = [row for row in rows if "error" not in row]
+    for task in dict.fromkeys(row["task"] for row in good):
+        here = [row for row in good if row["task"] == task]
+        gain = markovianity(here, task)
+        if gain.value == gain.value:
+            told = (
+                "recent tokens matter: read the drafted tokens" if gain.low > MATTERS
+                else "Medusa is enough here" if gain.high < MATTERS else "reading drafted tokens may pay; measure more"
+            )  # fmt: skip
+            yield task, "Markovianity (tokens per pass over Medusa's, - 1)", f"{gain}: {told}"
+        lost = staleness(here)
+        if lost.value == lost.value:
+            told = "keep it" if lost.value > KEEP else "refresh it" if lost.value > REFRESH else "retrain it"
+            yield task, "a drafter of the base model after tuning (accepted drafts, - 1)", f"{lost}: {told}"
+
+
+def prediction_errors(rows: Sequence[Row]) -> list[float]:
+    """Predicted over measured speed-up, - 1, of every cell; without the prompt."""
+    found = []
+    for row in rows:
+        if "error" in row or not row["measured"]["prediction"]["speedup"]:
+            continue
+        found.append(row["measured"]["prediction"]["speedup"] / row["measured"]["speed"]["speedup_without_prefill"] - 1)
+    return found
