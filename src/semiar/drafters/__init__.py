@@ -1,6 +1,7 @@
 """Everything that can guess a target's next tokens, behind one interface."""
 
 from semiar.drafters.base import Context, Drafter, DrafterSettings, State, build_drafter, load_drafter, register
+from semiar.drafters.lookup import LookupDrafter
 from semiar.drafters.none import NoDrafter
 from semiar.drafters.semi import SemiDrafter
 
@@ -8,6 +9,7 @@ __all__ = [
     "Context",
     "Drafter",
     "DrafterSettings",
+    "LookupDrafter",
     "NoDrafter",
     "SemiDrafter",
     "State",

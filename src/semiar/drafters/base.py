@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -81,7 +81,7 @@ class DrafterSettings:
     """The shape of a drafter; saved with it."""
 
     architecture: str = "semi"
-    """semi (semi-autoregressive) or none."""
+    """semi (semi-autoregressive), hybrid (lookup before a trained one), lookup, recycling, model, or none."""
     num_speculative_tokens: int = 5
     """K: tokens drafted per target pass."""
     draft_vocab_size: int | str = 4096
@@ -145,7 +145,8 @@ def read_options(kind: type[Any], given: dict[str, Any], name: str) -> Any:
     for key, value in given.items():
         if key not in known:
             raise ConfigError(f"option '{key}' of drafter {name}", ", ".join(known) or "no options")
-        wanted = type(known[key].default)
+        default = known[key].default
+        wanted = dict if default is MISSING else type(default)
         if not isinstance(value, (int, float) if wanted is float else wanted) or (wanted is int and value is True):
             raise ConfigError(f"option {key} {value!r} of drafter {name}", f"a value of type {wanted.__name__}")
     return kind(**given)
@@ -158,7 +159,7 @@ class Drafter(nn.Module):
     """
 
     name: ClassVar[str] = ""
-    Options: ClassVar[type[Any]] = NoOptions  # a frozen dataclass of plain values, each with a default
+    Options: ClassVar[type[Any]] = NoOptions  # a frozen dataclass of plain values and dicts, each with a default
 
     def __init__(self, settings: DrafterSettings, layers: tuple[int, ...] = (LAST,)):
         super().__init__()
@@ -204,6 +205,12 @@ class Drafter(nn.Module):
     def trainable(self) -> bool:
         """Whether there is anything to learn."""
         return any(True for _ in self.parameters())
+
+    def read_answers(self, answers: Sequence[Sequence[int]]) -> None:
+        """Take from the ids of training answers what is remembered without learning; most drafters take nothing."""
+
+    def check_tokenizer(self, tokenizer: Any) -> None:
+        """Raise ``PairError`` when the drafter gives a text other ids than the target's tokenizer."""
 
     def bind(self, target: Target) -> Drafter:
         """Borrow the target's embedding and head rows; called after every load or move."""
