@@ -2,6 +2,7 @@
 
 from semiar.drafters.base import Context, Drafter, DrafterSettings, State, build_drafter, load_drafter, register
 from semiar.drafters.lookup import LookupDrafter
+from semiar.drafters.model import ModelDrafter
 from semiar.drafters.none import NoDrafter
 from semiar.drafters.recycling import RecyclingDrafter
 from semiar.drafters.semi import SemiDrafter
@@ -11,6 +12,7 @@ __all__ = [
     "Drafter",
     "DrafterSettings",
     "LookupDrafter",
+    "ModelDrafter",
     "NoDrafter",
     "RecyclingDrafter",
     "SemiDrafter",

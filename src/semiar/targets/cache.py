@@ -152,6 +152,11 @@ class Cache:
         self.lengths = self.lengths + (path >= 0).sum(-1)
         self.width = int(self.lengths.max()) if len(self.lengths) else 0
 
+    def rewind(self, lengths: Tensor) -> None:
+        """Forget what is committed beyond ``lengths`` (B,); the next pass writes over it."""
+        self.lengths = lengths
+        self.width = int(lengths.max()) if len(lengths) else 0
+
     def _move(self, path: Tensor) -> None:
         steps = torch.arange(path.shape[1], device=path.device)
         row, step = ((path >= 0) & (path != steps)).nonzero(as_tuple=True)
