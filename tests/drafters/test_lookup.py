@@ -13,6 +13,7 @@ from kit.recording import record
 
 from semiar.core.draft import Plan
 from semiar.core.sampling import Sampling
+from semiar.decoding import Limits, decode
 from semiar.drafters import Context, DrafterSettings, build_drafter
 from semiar.drafters.lookup import BORDER, Finder, LookupOptions
 from semiar.drafters.matching import MATCHERS
@@ -129,10 +130,14 @@ def test_rows_without_a_match_wait() -> None:
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ({"matcher": "trie"}, "trie"), ({"min_match": 0}, "min_match 0"), ({"min_match": 5, "max_match": 4}, "max_match 4"),
-        ({"corpus_tokens": -1}, "corpus_tokens"), ({"min_match": "2"}, "min_match '2'"), ({"n": 3}, "'n'"),
+        ({"matcher": "trie"}, "trie"),
+        ({"min_match": 0}, "min_match 0"),
+        ({"min_match": 5, "max_match": 4}, "max_match 4"),
+        ({"corpus_tokens": -1}, "corpus_tokens"),
+        ({"min_match": "2"}, "min_match '2'"),
+        ({"n": 3}, "'n'"),
     ],
-)  # fmt: skip
+)
 def test_options_that_cannot_be(options: dict[str, Any], named: str) -> None:
     with pytest.raises(ConfigError, match=named):
         build_drafter(DrafterSettings("lookup", options=options), target_of("llama"), None)
@@ -141,7 +146,5 @@ def test_options_that_cannot_be(options: dict[str, Any], named: str) -> None:
 def test_no_tree_is_drafted() -> None:
     target = target_of("llama")
     drafter = build_drafter(DrafterSettings("lookup"), target, None)
-    from semiar.decoding import Limits, decode
-
     with pytest.raises(ConfigError, match="tree best with drafter lookup"):
         list(decode(target, drafter, prompts_of(96, [5]), Limits(4), plan=Plan(tree="best")))
