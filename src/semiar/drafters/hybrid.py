@@ -89,8 +89,8 @@ class HybridDrafter(Drafter):
         states: Iterator[Tensor] = self.inner.unroll(hidden, tokens, anchors)
         return states
 
-    def head(self, state: Tensor) -> Tensor:
-        logits: Tensor = self.inner.head(state)
+    def head(self, state: Tensor, *step: Any) -> Tensor:
+        logits: Tensor = self.inner.head(state, *step)
         return logits
 
     def teacher(self, hidden: Tensor) -> Tensor:
@@ -100,6 +100,10 @@ class HybridDrafter(Drafter):
     def head_parameters(self) -> list[nn.Parameter]:
         parameters: list[nn.Parameter] = self.inner.head_parameters()
         return parameters
+
+    def extra_loss(self, *batch: Any) -> Tensor | None:
+        loss: Tensor | None = self.inner.extra_loss(*batch)
+        return loss
 
     # -- drafting ----------------------------------------------------------------------------------------------------
 

@@ -134,7 +134,8 @@ class ModelDrafter(Drafter):
         return Draft.chain(tokens, laws, self.vocab)
 
     def _catch_up(self, context: Context, cache: Cache) -> Tensor:
-        """Run what was committed since the last call; state (B, 1, H) of each row's newest token."""
+        """Run what was committed since the last call, at least the last step's; state (B, 1, H) of the newest token."""
+        cache.rewind(torch.minimum(cache.lengths, context.lengths - context.fresh.clamp(min=1)))
         need = context.lengths - cache.lengths
         steps = torch.arange(int(need.max()), device=need.device)
         places = (cache.lengths[:, None] + steps).clamp(max=context.tokens.shape[1] - 1)

@@ -155,7 +155,7 @@ def static_tree(nodes: int, branch: int, depth: int) -> tuple[tuple[int, int, in
 
     A node is right as often as the product over its path of BEST * DECAY**rank.
     """
-    heap = [(-BEST, (0,))]
+    heap: list[tuple[float, tuple[int, ...]]] = [(-BEST, (0,))]
     paths: list[tuple[int, ...]] = []
     while heap and len(paths) < nodes:
         weight, path = heapq.heappop(heap)
