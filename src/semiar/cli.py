@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from jsonargparse import ArgumentError, ArgumentParser, Namespace, set_parsing_settings
 from rich.console import Console
 from transformers.utils import logging
 
 from semiar import api
+from semiar.attach import AttachSettings, attach
 from semiar.bench.report import redraw
 from semiar.bench.run import BenchSettings, run_bench
 from semiar.bench.verify import VerifySettings, publish, verify
+from semiar.command import complain, instantiate
 from semiar.core.sampling import Sampling
 from semiar.data.chat import ChatRenderer
 from semiar.data.preview import preview
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"semiar: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except ArgumentError as error:
-        print(f"semiar: {_complaint(error, words)}", file=sys.stderr)
+        print(f"semiar: {complain(error, words, tuple(VERBS))}", file=sys.stderr)
         return 2
     except SystemExit as done:  # --help, --version, --print_config
         return int(done.code or 0)
@@ -81,7 +81,7 @@ def _train_options(one: ArgumentParser) -> None:
 
 
 def _train(options: Namespace) -> int:
-    done = train(_instantiate(TrainConfig, options), resume=options.resume, dry_run=options.dry_run)
+    done = train(instantiate(TrainConfig, options), resume=options.resume, dry_run=options.dry_run)
     return 0 if done or options.dry_run else 130
 
 
@@ -123,7 +123,7 @@ def _bench_options(one: ArgumentParser) -> None:
 
 
 def _bench(options: Namespace) -> None:
-    settings = _instantiate(BenchSettings, options)
+    settings = instantiate(BenchSettings, options)
     pair = _load(options)
     out = Path(options.out) if options.out else _results(options) / "bench"
     console = Console()
@@ -149,7 +149,7 @@ def _verify_options(one: ArgumentParser) -> None:
 
 
 def _verify(options: Namespace) -> int:
-    settings = _instantiate(VerifySettings, options)
+    settings = instantiate(VerifySettings, options)
     if options.load.dtype == "auto":
         options.load.dtype = "float32"
     pair = _load(options)
@@ -184,8 +184,18 @@ def _regenerate_options(one: ArgumentParser) -> None:
 
 def _regenerate(options: Namespace) -> None:
     console = Console()
-    total = regenerate(_load(options), _instantiate(RegenerateSettings, options), console)
+    total = regenerate(_load(options), instantiate(RegenerateSettings, options), console)
     console.print(f"{total} samples in {options.out}", soft_wrap=True)
+
+
+def _attach_options(one: ArgumentParser) -> None:
+    one.add_argument("run", type=str, help="folder that semiar train wrote, or a model: hub id or folder")
+    one.add_class_arguments(LoadSettings, "load")
+    one.add_class_arguments(AttachSettings, None)
+
+
+def _attach(options: Namespace) -> None:
+    attach(options.run, instantiate(AttachSettings, options), _settings(options), Console(stderr=True))
 
 
 def _demo_options(one: ArgumentParser) -> None:
@@ -193,7 +203,7 @@ def _demo_options(one: ArgumentParser) -> None:
 
 
 def _demo(options: Namespace) -> int:
-    return run_demo(_instantiate(DemoSettings, options), main, Console())
+    return run_demo(instantiate(DemoSettings, options), main, Console())
 
 
 VERBS: dict[str, tuple[Callable[[ArgumentParser], None], Callable[[Namespace], int | None], str]] = {
@@ -203,6 +213,7 @@ VERBS: dict[str, tuple[Callable[[ArgumentParser], None], Callable[[Namespace], i
     "verify": (_verify_options, _verify, "Prove that a pair decodes losslessly."),
     "data": (_data_options, _data, "Show samples as a model will see them, with the loss mask."),
     "regenerate": (_regenerate_options, _regenerate, "Replace a data set's answers by the target's own."),
+    "attach": (_attach_options, _attach, "Put a drafter that needs no training beside a target."),
     "report": (_report_options, _report, "Draw the report of a trace again."),
     "demo": (_demo_options, _demo, "Run the whole line on a small model and a generated text-to-SQL set."),
 }
@@ -211,27 +222,8 @@ VERBS: dict[str, tuple[Callable[[ArgumentParser], None], Callable[[Namespace], i
 # -- helpers ---------------------------------------------------------------------------------------------------------
 
 
-def _complaint(error: Exception, words: Sequence[str]) -> str:
-    """The parser's message in one line, in the words of the command line, and where to look."""
-    verb = next((word for word in words if word in VERBS), "")
-    text = " ".join(str(error).split()).removesuffix(".")
-    text = re.sub(r"<class '(\w+)'>", r"\1", text.replace('Parser key "', 'option "'))
-    return f"{text.replace(f'{verb}.', '') if verb else text}; see semiar {verb + ' ' if verb else ''}--help"
-
-
-def _instantiate(kind: Any, options: Namespace) -> Any:
-    """A settings object from the options that carry its fields' names."""
-    values = {}
-    for name, field in kind.__dataclass_fields__.items():
-        value = options[name]
-        if isinstance(value, Namespace):
-            value = _instantiate(field.default_factory, value)
-        values[name] = value
-    return kind(**values)
-
-
 def _settings(options: Namespace) -> LoadSettings:
-    return _instantiate(LoadSettings, options.load)
+    return instantiate(LoadSettings, options.load)
 
 
 def _results(options: Namespace) -> Path:
