@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from jsonargparse import ArgumentError, ArgumentParser, Namespace, set_parsing_settings
 from rich.console import Console
 from transformers.utils import logging
 
 from semiar import api
+from semiar.attach import AttachSettings, attach
 from semiar.bench.report import redraw
 from semiar.bench.run import BenchSettings, run_bench
 from semiar.bench.verify import VerifySettings, publish, verify
@@ -22,6 +21,7 @@ from semiar.data.preview import preview
 from semiar.data.tasks.registry import load_any
 from semiar.demo.demo import DemoSettings, run_demo
 from semiar.errors import SemiarError
+from semiar.options import complaint, instantiate, load_pair, load_settings, results_folder
 from semiar.regenerate import RegenerateSettings, regenerate
 from semiar.targets import LoadSettings, Target, load_model, load_tokenizer
 from semiar.training.config import TrainConfig
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"semiar: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except ArgumentError as error:
-        print(f"semiar: {_complaint(error, words)}", file=sys.stderr)
+        print(f"semiar: {complaint(error, words, VERBS)}", file=sys.stderr)
         return 2
     except SystemExit as done:  # --help, --version, --print_config
         return int(done.code or 0)
@@ -81,7 +81,7 @@ def _train_options(one: ArgumentParser) -> None:
 
 
 def _train(options: Namespace) -> int:
-    done = train(_instantiate(TrainConfig, options), resume=options.resume, dry_run=options.dry_run)
+    done = train(instantiate(TrainConfig, options), resume=options.resume, dry_run=options.dry_run)
     return 0 if done or options.dry_run else 130
 
 
@@ -102,7 +102,7 @@ def _generate_options(one: ArgumentParser) -> None:
 
 def _generate(options: Namespace) -> None:
     sampling = Sampling(options.temperature, options.top_k, options.top_p, options.min_p)
-    pair = _load(options)
+    pair = load_pair(options)
     pair.check_count(options.num_speculative_tokens)
     prompt = sys.stdin.read() if options.prompt == "-" else options.prompt
     if options.verify == "none":
@@ -123,11 +123,11 @@ def _bench_options(one: ArgumentParser) -> None:
 
 
 def _bench(options: Namespace) -> None:
-    settings = _instantiate(BenchSettings, options)
-    pair = _load(options)
-    out = Path(options.out) if options.out else _results(options) / "bench"
+    settings = instantiate(BenchSettings, options)
+    pair = load_pair(options)
+    out = Path(options.out) if options.out else results_folder(options) / "bench"
     console = Console()
-    base = Target(load_model(pair.base, _settings(options))) if settings.base else None
+    base = Target(load_model(pair.base, load_settings(options))) if settings.base else None
     run_bench(pair, settings, out / "trace.jsonl", base, console)
     redraw(out, console)
 
@@ -149,18 +149,28 @@ def _verify_options(one: ArgumentParser) -> None:
 
 
 def _verify(options: Namespace) -> int:
-    settings = _instantiate(VerifySettings, options)
+    settings = instantiate(VerifySettings, options)
     if options.load.dtype == "auto":
         options.load.dtype = "float32"
-    pair = _load(options)
+    pair = load_pair(options)
     console = Console()
     folder = options.folder or pair.run.get("samples", {}).get("folder") or None
     source = options.task or pair.run.get("data", "")
     records = load_any(source, options.split, folder, settings.prompts, settings.seed).records
     prompts = [pair.encode(record.prompt_messages) for record in records]
     found = verify(pair, prompts, pair.limits(1).end_ids, settings, console)
-    publish(found, _results(options) / "certificate.json", console)
+    publish(found, results_folder(options) / "certificate.json", console)
     return 0 if found.passed else 1
+
+
+def _attach_options(one: ArgumentParser) -> None:
+    one.add_argument("run", type=str, help="folder that semiar train wrote, or a model: hub id or folder")
+    one.add_class_arguments(LoadSettings, "load")
+    one.add_class_arguments(AttachSettings, None)
+
+
+def _attach(options: Namespace) -> None:
+    attach(options.run, instantiate(AttachSettings, options), load_settings(options), Console(stderr=True))
 
 
 def _data_options(one: ArgumentParser) -> None:
@@ -184,7 +194,7 @@ def _regenerate_options(one: ArgumentParser) -> None:
 
 def _regenerate(options: Namespace) -> None:
     console = Console()
-    total = regenerate(_load(options), _instantiate(RegenerateSettings, options), console)
+    total = regenerate(load_pair(options), instantiate(RegenerateSettings, options), console)
     console.print(f"{total} samples in {options.out}", soft_wrap=True)
 
 
@@ -193,7 +203,7 @@ def _demo_options(one: ArgumentParser) -> None:
 
 
 def _demo(options: Namespace) -> int:
-    return run_demo(_instantiate(DemoSettings, options), main, Console())
+    return run_demo(instantiate(DemoSettings, options), main, Console())
 
 
 VERBS: dict[str, tuple[Callable[[ArgumentParser], None], Callable[[Namespace], int | None], str]] = {
@@ -201,47 +211,12 @@ VERBS: dict[str, tuple[Callable[[ArgumentParser], None], Callable[[Namespace], i
     "generate": (_generate_options, _generate, "Write text with a trained pair."),
     "bench": (_bench_options, _bench, "Measure plain against speculative decoding."),
     "verify": (_verify_options, _verify, "Prove that a pair decodes losslessly."),
+    "attach": (_attach_options, _attach, "Put a drafter that needs no training beside a target."),
     "data": (_data_options, _data, "Show samples as a model will see them, with the loss mask."),
     "regenerate": (_regenerate_options, _regenerate, "Replace a data set's answers by the target's own."),
     "report": (_report_options, _report, "Draw the report of a trace again."),
     "demo": (_demo_options, _demo, "Run the whole line on a small model and a generated text-to-SQL set."),
 }
-
-
-# -- helpers ---------------------------------------------------------------------------------------------------------
-
-
-def _complaint(error: Exception, words: Sequence[str]) -> str:
-    """The parser's message in one line, in the words of the command line, and where to look."""
-    verb = next((word for word in words if word in VERBS), "")
-    text = " ".join(str(error).split()).removesuffix(".")
-    text = re.sub(r"<class '(\w+)'>", r"\1", text.replace('Parser key "', 'option "'))
-    return f"{text.replace(f'{verb}.', '') if verb else text}; see semiar {verb + ' ' if verb else ''}--help"
-
-
-def _instantiate(kind: Any, options: Namespace) -> Any:
-    """A settings object from the options that carry its fields' names."""
-    values = {}
-    for name, field in kind.__dataclass_fields__.items():
-        value = options[name]
-        if isinstance(value, Namespace):
-            value = _instantiate(field.default_factory, value)
-        values[name] = value
-    return kind(**values)
-
-
-def _settings(options: Namespace) -> LoadSettings:
-    return _instantiate(LoadSettings, options.load)
-
-
-def _results(options: Namespace) -> Path:
-    """Where findings about a pair go: its own folder; for a pair on the hub, a folder here that is named like it."""
-    folder = Path(options.run).expanduser()
-    return folder if folder.is_dir() else Path(options.run.replace("/", "--"))
-
-
-def _load(options: Namespace) -> api.Pair:
-    return api.Pair.load(options.run, _settings(options))  # type: ignore[return-value]
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +72,7 @@ class Pair:
         tokenizer = load_tokenizer(str(folder))
         _same_tokens(config, tokenizer, target, str(folder))
         drafter = load_drafter(folder / "drafter", target)
+        drafter.check_tokenizer(tokenizer)
         drafter = drafter.to(device=target.device, dtype=target.dtype).eval().bind(target)
         if not trainable:
             _make_fast(target, drafter, settings)
@@ -95,6 +96,10 @@ class Pair:
             made = made.to(device=target.device, dtype=target.dtype).eval().bind(target)
         _make_fast(target, made, settings)
         return cls(target, made, load_tokenizer(name), name, adapter=Path(adapter) if adapter else None)
+
+    def with_drafter(self, drafter: Drafter) -> Pair:
+        """The same target with another drafter."""
+        return replace(self, drafter=drafter, run={**self.run, "drafter": asdict(drafter.settings)})
 
     def save(self, folder: str | Path) -> None:
         """Write the folder beside its final place and move it there, so that a broken-off save leaves the old one."""

@@ -10,7 +10,7 @@ from rich.console import Console
 from synthetic import case_h34, generation, header, long_trace, step
 
 from semiar.bench.metrics import Trace, summarise
-from semiar.bench.report import terminal_table, write_report
+from semiar.bench.report import drafter_name, terminal_table, write_report
 
 
 class Page(HTMLParser):
@@ -140,3 +140,9 @@ def test_terminal_table(long):
         console.print(terminal_table(metrics))
     text = seen.get()
     assert f"{metrics.speed.speedup:.2f}×" in text and "24 of 24" in text and "0.02 / 0.61 / 0.61" in text
+
+
+def test_a_drafter_s_name_holds_only_what_it_uses() -> None:
+    settings = {"small_lm": "context", "fusion": "concat"}
+    assert drafter_name({"drafter": {"architecture": "semi", **settings}}) == "semi (context, concat)"
+    assert drafter_name({"drafter": {"architecture": "lookup", **settings}}) == "lookup"

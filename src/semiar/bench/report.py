@@ -83,8 +83,9 @@ def terminal_table(metrics: Metrics) -> Table:
 def drafter_name(header: Record) -> str:
     """A short name of the drafter in a trace's header."""
     settings = header.get("drafter") or {}
-    parts = [str(settings[key]) for key in ("small_lm", "fusion") if settings.get(key)]
-    return str(settings.get("architecture", "drafter")) + (f" ({', '.join(parts)})" if parts else "")
+    kind = str(settings.get("architecture", "drafter"))
+    parts = [str(settings[key]) for key in ("small_lm", "fusion") if settings.get(key)] if kind == "semi" else []
+    return kind + (f" ({', '.join(parts)})" if parts else "")
 
 
 def _rows(metrics: Metrics) -> list[Row]:

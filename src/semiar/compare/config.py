@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from semiar.drafters import DrafterSettings
-from semiar.drafters.base import CHOICES
+from semiar.drafters.settings import CHOICES
 from semiar.errors import ConfigError
 from semiar.training.config import LossSettings, at_least
 from semiar.training.objectives import parse_loss

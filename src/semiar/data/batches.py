@@ -76,6 +76,20 @@ class Collator:
         return batch
 
 
+def answers_of(examples: Iterable[Mapping[str, Sequence[int]]]) -> list[list[int]]:
+    """The ids that are learned, one list for every unbroken run of them."""
+    answers: list[list[int]] = []
+    for example in examples:
+        before = IGNORE
+        for label in example["labels"]:
+            if label != IGNORE and before == IGNORE:
+                answers.append([])
+            if label != IGNORE:
+                answers[-1].append(label)
+            before = label
+    return answers
+
+
 def fingerprint(examples: Iterable[Mapping[str, Sequence[int]]]) -> str:
     """Hash of ids and labels in their order; the same on every machine and in every process."""
     digest = hashlib.sha256()

@@ -104,6 +104,15 @@ class DraftHead(nn.Module):
         return super().train(mode)
 
 
+def limited_head(target: Target, vocab: Tensor | None) -> DraftHead | None:
+    """A model's own head on these ids only, frozen; None for all ids, where `Target.head` is the same."""
+    if vocab is None:
+        return None
+    head = DraftHead(target.hidden_size, len(vocab), 0).eval()
+    head.bind(target, vocab)
+    return head
+
+
 def _linear(state: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     if torch.is_autocast_enabled(state.device.type):
         return F.linear(state, weight, bias)

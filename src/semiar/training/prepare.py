@@ -13,13 +13,13 @@ from rich.console import Console
 from safetensors.torch import load_file
 from torch import Tensor
 
-from semiar.data.batches import Prepared, fingerprint, prepare
+from semiar.data.batches import Prepared, answers_of, fingerprint, prepare
 from semiar.data.chat import ChatRenderer, end_of_turn_ids
 from semiar.data.tasks.registry import load_any
 from semiar.drafters import Drafter, DrafterSettings, NoDrafter, build_drafter
 from semiar.drafters.base import load_weights, read_config
 from semiar.drafters.heads import choose_vocab
-from semiar.errors import DataError, PairError
+from semiar.errors import ConfigError, DataError, PairError
 from semiar.pair import Pair
 from semiar.targets import LoadSettings, Target, load_model
 from semiar.targets.check import check_target
@@ -80,6 +80,13 @@ def build_pair(config: TrainConfig, samples: Samples, tokenizer: Any, console: C
     if config.mode != "lora":
         vocab = draft_vocabulary(config, samples, tokenizer, target, console)
         drafter = build_drafter(config.drafter, target, vocab).to(target.device)
+        if not drafter.trainable:
+            raise ConfigError(
+                f"drafter {drafter.name} has nothing to learn in mode {config.mode}",
+                "mode lora, which tunes the target alone",
+                "semiar attach then puts this drafter beside it",
+            )
+        drafter.read_answers(answers_of(samples.train))
     pair = Pair(target, drafter, tokenizer, config.model, asdict(config))
     pair.adapter = Path(config.adapter) if config.adapter and config.mode == "after" else None
     return pair

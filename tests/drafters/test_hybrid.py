@@ -1,0 +1,122 @@
+"""Who drafts, what a mixed draft says of itself, and that the trained drafter goes on learning and following."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from kit.models import draft_settings, prompts_of, semi_drafter, shake, target_of
+from kit.recording import record
+
+from semiar.core.draft import Draft, Plan
+from semiar.decoding import Limits, decode
+from semiar.drafters import DrafterSettings, build_drafter
+from semiar.drafters.hybrid import inner_settings, mix, wrap
+from semiar.drafters.lookup import LookupOptions
+from semiar.errors import ConfigError
+from semiar.targets import Target
+
+
+@pytest.fixture(scope="module")
+def target() -> Target:
+    return target_of("llama")
+
+
+def hybrid_of(target: Target, inner: Any, **options: Any) -> Any:
+    """A hybrid around a copy of this drafter."""
+    hybrid = wrap(DrafterSettings("hybrid", 4, options=options), inner, target)
+    hybrid.inner.load_state_dict(inner.state_dict())
+    return hybrid.to(target.dtype).eval().bind(target)
+
+
+def copied(text: list[int], count: int, least: int) -> list[int]:
+    finder = LookupOptions(min_match=least).matcher_of(text)
+    length, start = finder.match
+    whole = list(text)
+    for index in range(count if length else 0):
+        whole.append(whole[start + index])
+    return whole[len(text) :]
+
+
+@pytest.mark.parametrize("small_lm", ["context", "lstm"])
+def test_each_row_is_drafted_by_the_one_that_its_prefix_names(target: Target, small_lm: str) -> None:
+    """Turn and turn about, also within a batch: what each drafts is what it drafts alone, its memory complete."""
+    inner = semi_drafter(target, torch.arange(0, 96, 2), small_lm=small_lm)
+    hybrid = hybrid_of(target, inner, min_match=2)
+    prompts = prompts_of(96, [9, 5])
+    prompts = [prompts[0] * 2, prompts[1], [*prompts[1], 7, *prompts[1]]]
+    alone = {tuple(p.text): p.tokens for p in record(target, inner, prompts, 24)[1]}
+    kinds = set()
+    for proposal in record(target, hybrid, prompts, 24)[1]:
+        tokens = [token for token in proposal.tokens if token >= 0]
+        looked = copied(proposal.text, len(tokens), 2)
+        kinds.add(bool(looked))
+        if looked:
+            assert tokens == looked
+        elif tuple(proposal.text) in alone:
+            other = alone[tuple(proposal.text)]
+            assert tokens[: len(other)] == other[: len(tokens)]
+    assert kinds == {True, False}
+
+
+def test_a_mixed_draft_says_of_chosen_tokens_that_they_are_sure() -> None:
+    laws = torch.tensor([[[0.5, 0.5], [0.2, 0.8]], [[0.1, 0.9], [1.0, 0.0]]])
+    draft = Draft.chain(torch.tensor([[5, 5], [5, 3]]), laws, torch.tensor([3, 5]))
+    mixed = mix(draft, torch.tensor([[-1, -1, -1], [5, 4, 0]]))
+    assert mixed.tokens.tolist() == [[5, 5, -1], [5, 4, 0]] and mixed.vocab is not None and mixed.probs is not None
+    assert mixed.vocab.tolist() == [3, 5, 0, 4] and mixed.probs.shape == (2, 3, 4)
+    torch.testing.assert_close(mixed.probs[0, :2, :2], laws[0])
+    assert float(mixed.probs[0, 2].sum()) == 0 and float(mixed.probs[0, :, 2:].sum()) == 0
+    assert mixed.vocab[mixed.probs[1].argmax(-1)].tolist() == [5, 4, 0]
+    assert mixed.probs[1].sum(-1).tolist() == [1, 1, 1] and mixed.probs[1].max(-1).values.tolist() == [1, 1, 1]
+
+
+def test_a_mixed_draft_with_a_shorter_lookup_and_the_whole_vocabulary() -> None:
+    laws = torch.full((2, 3, 4), 0.25)
+    mixed = mix(Draft.chain(torch.tensor([[1, 2, 3], [1, 2, 3]]), laws), torch.tensor([[2, -1], [-1, -1]]))
+    assert mixed.tokens.tolist() == [[2, -1, -1], [1, 2, 3]] and mixed.vocab is None and mixed.probs is not None
+    assert mixed.probs[0].tolist() == [[0, 0, 1, 0], [0] * 4, [0] * 4]
+    torch.testing.assert_close(mixed.probs[1], laws[1])
+    empty = mix(Draft.empty(2), torch.tensor([[2], [-1]]))
+    assert empty.tokens.tolist() == [[2], [-1]] and empty.probs is None
+
+
+def test_it_learns_as_its_trained_drafter(target: Target) -> None:
+    inner = semi_drafter(target)
+    hybrid = hybrid_of(target, inner)
+    assert hybrid.trainable and hybrid.layers == inner.layers
+    tokens, anchors = torch.tensor(prompts_of(96, [12, 12])), torch.tensor([[2, 5], [1, 6]])
+    hidden = target(tokens).hidden.detach()
+    for ours, theirs in zip(hybrid.unroll(hidden, tokens, anchors), inner.unroll(hidden, tokens, anchors), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_the_settings_of_the_trained_drafter() -> None:
+    settings = draft_settings(
+        architecture="hybrid", small_lm="gru", num_heads=2, options={"min_match": 3, "inner": {"lora_r": 2}}
+    )
+    inner = inner_settings(settings)
+    assert (inner.architecture, inner.small_lm, inner.lora_r, inner.num_heads) == ("semi", "gru", 2, 2)
+    assert inner.options == {} and inner.num_speculative_tokens == 4
+
+
+@pytest.mark.parametrize(
+    ("inner", "named"),
+    [
+        ({"width": 3}, "inner of drafter hybrid with width"),
+        ({"architecture": "hybrid"}, "a hybrid inside a hybrid"),
+        ({"architecture": "lookup"}, "a hybrid of lookup and lookup"),
+        ({"fusion": "sum"}, "sum"),
+        ("semi", "inner 'semi'"),
+    ],
+)
+def test_what_cannot_be_inside(inner: Any, named: str, target: Target) -> None:
+    with pytest.raises(ConfigError, match=named):
+        build_drafter(DrafterSettings("hybrid", options={"inner": inner}), target, None)
+
+
+def test_no_tree(target: Target) -> None:
+    drafter = shake(build_drafter(draft_settings(architecture="hybrid"), target, None)).to(target.dtype)
+    with pytest.raises(ConfigError, match="tree best with drafter hybrid"):
+        list(decode(target, drafter.bind(target), prompts_of(96, [5]), Limits(4), plan=Plan(tree="best")))  # type: ignore[operator,arg-type]
