@@ -50,7 +50,11 @@ def attach(name: str, settings: AttachSettings, load: LoadSettings, console: Con
     folder = Path(name).expanduser()
     is_pair = (folder / "run.yaml").is_file()
     load = replace(load, engine="eager")
-    pair = Pair.load(folder, load) if is_pair else Pair.plain(name, load)
+    return attach_to(Pair.load(folder, load) if is_pair else Pair.plain(name, load), folder, settings, console)
+
+
+def attach_to(pair: Pair, folder: Path, settings: AttachSettings, console: Console) -> Pair:
+    """`attach` for a pair that has been loaded for the engine eager; ``folder`` is where a hybrid's trained part is."""
     answers = _answers(pair, settings)
     if settings.drafter.architecture == "hybrid":
         drafter: Drafter = _hybrid(pair, folder, settings.drafter)

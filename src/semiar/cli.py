@@ -15,6 +15,8 @@ from semiar.attach import AttachSettings, attach
 from semiar.bench.report import redraw
 from semiar.bench.run import BenchSettings, run_bench
 from semiar.bench.verify import VerifySettings, publish, verify
+from semiar.compare import command as comparing
+from semiar.compare.config import CompareConfig
 from semiar.core.sampling import Sampling
 from semiar.data.chat import ChatRenderer
 from semiar.data.preview import preview
@@ -206,6 +208,11 @@ def _demo(options: Namespace) -> int:
     return run_demo(instantiate(DemoSettings, options), main, Console())
 
 
+def _compare(options: Namespace) -> int:
+    options.tasks = comparing.tasks_of(options.tasks)
+    return comparing.compare(instantiate(CompareConfig, options), options, Console())
+
+
 VERBS: dict[str, tuple[Callable[[ArgumentParser], None], Callable[[Namespace], int | None], str]] = {
     "train": (_train_options, _train, "Fine-tune a target and its drafter."),
     "generate": (_generate_options, _generate, "Write text with a trained pair."),
@@ -214,6 +221,7 @@ VERBS: dict[str, tuple[Callable[[ArgumentParser], None], Callable[[Namespace], i
     "attach": (_attach_options, _attach, "Put a drafter that needs no training beside a target."),
     "data": (_data_options, _data, "Show samples as a model will see them, with the loss mask."),
     "regenerate": (_regenerate_options, _regenerate, "Replace a data set's answers by the target's own."),
+    "compare": (comparing.options, _compare, "Train and measure many drafters under one budget."),
     "report": (_report_options, _report, "Draw the report of a trace again."),
     "demo": (_demo_options, _demo, "Run the whole line on a small model and a generated text-to-SQL set."),
 }

@@ -13,6 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
+from semiar.attach import AttachSettings, attach_to
 from semiar.bench.metrics import summarise
 from semiar.bench.run import BenchSettings, run_bench
 from semiar.bench.trace import passes_of, read_trace
@@ -27,6 +28,7 @@ from semiar.training.config import DataSettings, OptimSettings, TrainConfig
 from semiar.training.run import WORK, train
 
 ROWS = "compare.jsonl"
+UNTRAINED = ("lookup", "recycling", "model", "hybrid")  # put beside a target, or around the reference
 
 
 def run_compare(config: CompareConfig, console: Console) -> list[dict[str, Any]]:
@@ -149,6 +151,9 @@ def trained(config: CompareConfig, cell: Cell, console: Console) -> tuple[Path, 
     tuned = "" if joint else target_of(config, cell.task, console)
     if not (folder / "run.yaml").is_file():
         made_on = "" if joint or point.get("made_on") == "base" else tuned
+        if cell.settings.architecture in UNTRAINED:
+            _attached(config, cell, folder, made_on, console)
+            return folder, tuned
         one = _training(config, cell, folder, made_on, console)
         begin = perf_counter()
         done = train(one, resume=(folder / WORK).is_dir(), console=console)
@@ -157,6 +162,18 @@ def trained(config: CompareConfig, cell: Cell, console: Console) -> tuple[Path, 
         facts = {"seconds": perf_counter() - begin, "rows": one.samples.limit, **done.metrics.get("train", {})}
         (folder / "cell.json").write_text(json.dumps(facts, indent=2))
     return folder, str(folder) if joint else ("" if measured_on == "base" else tuned)
+
+
+def _attached(config: CompareConfig, cell: Cell, folder: Path, adapter: str, console: Console) -> None:
+    """A drafter that learns nothing; a hybrid is put around the reference, which is trained first."""
+    source = folder
+    if cell.settings.architecture == "hybrid":
+        name = config.reference
+        source, _ = trained(config, replace(cell, drafter=name, settings=config.drafter(name)), console)
+        pair = Pair.load(source, LoadSettings(engine="eager"))
+    else:
+        pair = Pair.plain(config.model, LoadSettings(engine="eager"), adapter=adapter)
+    attach_to(pair, source, AttachSettings(str(folder), cell.settings), console)
 
 
 def _training(config: CompareConfig, cell: Cell, folder: Path, adapter: str, console: Console) -> TrainConfig:

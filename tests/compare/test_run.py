@@ -1,0 +1,100 @@
+"""Cells, rows, resuming, and what happens when one fails."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from compare.conftest import recipe
+from semiar.cli import main
+from semiar.compare.config import DRAFTERS, STUDIES, CompareConfig, TaskSettings, preset
+from semiar.compare.grid import cells
+from semiar.compare.run import ROWS, read_rows
+from semiar.errors import ConfigError
+
+
+def test_every_cell_has_a_row_and_a_failure_costs_only_its_own(rows: list[dict[str, Any]]) -> None:
+    assert len(rows) == len({row["key"] for row in rows}) == 5 + 3 + 2
+    failed = [row for row in rows if "error" in row]
+    assert [row["drafter"] for row in failed] == ["broken"] and "3 heads" in failed[0]["error"]
+    for row in rows:
+        if "error" in row:
+            continue
+        assert row["measured"]["texts"] == {"compared": 2, "equal": 2}
+        assert len(row["by_prompt"]) == 2 and all(one["passes"] > 0 for one in row["by_prompt"])
+        if row["drafter"] in ("semi", "medusa"):
+            assert row["train"]["rows"] == 12 and row["train"]["train_runtime"] > 0 and row["parameters"] > 0
+            assert row["peak_bytes"] > 1e6 and row["held_out"]["acceptance_length"] >= 1
+    assert {row["measured"]["num_speculative_tokens"] for row in rows if row["study"] == "count"} == {1, 2}
+
+
+def test_states_are_computed_once_for_all_drafters(folder: Path) -> None:
+    kept = sorted(path.relative_to(folder / "states").as_posix() for path in (folder / "states").rglob("*.bf16"))
+    assert len(kept) == 2 and all(name.endswith("states-last.bf16") for name in kept)  # the base and the tuned target
+
+
+def test_finished_cells_are_not_done_again(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = (folder / ROWS).read_text()
+    with (folder / ROWS).open("a") as file:
+        file.write('{"key": "broken off')
+    capsys.readouterr()
+    assert main(["compare", "--config", str(folder.with_suffix(".yaml"))]) == 1
+    assert "10 cells, 9 of them done" in capsys.readouterr().out
+    after = (folder / ROWS).read_text()
+    assert after.startswith(before) and len(read_rows(folder)) == 10
+
+
+def test_another_budget_is_not_mixed_in(
+    folder: Path, base: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = folder.with_name("other.yaml")
+    path.write_text(yaml.safe_dump(recipe(base, data, folder, budget={"rows": 8})))
+    assert main(["compare", "--config", str(path)]) == 2
+    assert "another budget" in capsys.readouterr().err
+
+
+def test_the_page_holds_everything_and_no_address(folder: Path) -> None:
+    page = (folder / "report.html").read_text()
+    assert "medusa" in page and "<svg" in page and "3 heads" in page and "C8" in page
+    assert not re.search(r"https?://|src=|@import", page)
+
+
+def test_studies_vary_what_they_say() -> None:
+    config = CompareConfig("m", "o", tasks=[TaskSettings("sql")], studies=list(STUDIES), seeds=[0, 1])
+    found = cells(config)
+    assert len({cell.key for cell in found}) == len(found)
+    assert len([c for c in found if c.study == "main"]) == 2 * len(DRAFTERS)
+    sizes = [c.settings.draft_vocab_size for c in found if c.study == "vocabulary"]
+    assert "full" in sizes and len(set(sizes)) == len(sizes) > 3
+    forms = {(c.settings.small_lm, c.settings.fusion) for c in found if c.study == "ablation"}
+    assert {("attention", "concat"), ("lstm", "additive"), ("none", "concat")} <= forms
+    assert [c.settings.lora_r for c in found if c.study == "rank"] == [4, 16, 64] * 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"studies": ["speed"]}, "speed"),
+        ({"drafters": {}}, "drafters"),
+        ({"drafters": {"one": {"size": 3}}}, "size"),
+        ({"drafters": {"one": {"fusion": "sum"}}}, "sum"),
+        ({"tasks": [TaskSettings("sql"), TaskSettings("x.jsonl", prompts="sql")]}, "different names"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(changes: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        CompareConfig("m", "o", **changes)
+
+
+def test_presets_say_what_they_run() -> None:
+    config = CompareConfig("m", "o", tasks=[TaskSettings("sql", adapter="runs/sql")])
+    paper = preset("paper", config)
+    assert [task.name for task in paper.tasks] == ["gsm8k", "sql", "samsum", "chatdoctor"]
+    assert paper.tasks[1].adapter == "runs/sql" and set(DRAFTERS) == set(paper.drafters)
+    assert len(preset("quick", config).tasks) == 1
+    with pytest.raises(ConfigError, match="huge"):
+        preset("huge", config)
