@@ -11,6 +11,7 @@ import torch
 from kit.models import plain_greedy, prompts_of, semi_drafter, target_of, tiny
 from kit.recording import Proposal, record, teacher_forced
 
+from semiar.core.draft import Plan
 from semiar.core.sampling import Sampling
 from semiar.drafters import Drafter, load_drafter
 from semiar.drafters.base import save_drafter
@@ -127,6 +128,24 @@ def test_greedy_drafts_are_the_best_tokens_of_training(case: dict[str, Any], mak
     for proposal in record(target, drafter, PROMPTS[1:], 8)[1]:
         best = teacher_forced(target, drafter, proposal, SAMPLED).argmax(-1)
         assert (best if drafter.vocab is None else drafter.vocab[best]).tolist() == proposal.tokens
+
+
+@every_case
+def test_trees_are_lossless_and_follow_the_law_of_training(case: dict[str, Any], make: Any) -> None:
+    """Greedy output is the target's; the law after every node is that of training for its own path."""
+    target, drafter = target_in(torch.float64), make(case)
+    for tree in ("best", "beam"):
+        rows, proposals = record(target, drafter, PROMPTS, COUNT, plan=Plan(tree=tree, nodes=7, branch=3))
+        assert rows == reference(torch.float64)
+        assert {len(proposal.tokens) for proposal in proposals} >= {7}
+    proposals = record(target, drafter, PROMPTS, COUNT, SAMPLED, plan=Plan(tree="sampled", nodes=7, branch=3))[1]
+    for proposal in proposals[-7:-4]:
+        assert len(proposal.paths()) > 2
+        for way in proposal.paths():
+            slots = torch.tensor(way) - 1
+            chain = Proposal(proposal.text, [proposal.tokens[slot - 1] for slot in way], None, [])
+            wanted = teacher_forced(target, drafter, chain, SAMPLED)
+            torch.testing.assert_close(proposal.probs[slots], wanted, rtol=0, atol=2e-5)
 
 
 @every_case
