@@ -16,6 +16,7 @@ from semiar import api
 from semiar.bench.report import redraw
 from semiar.bench.run import BenchSettings, run_bench
 from semiar.bench.verify import VerifySettings, publish, verify
+from semiar.core.draft import Plan
 from semiar.core.sampling import Sampling
 from semiar.data.chat import ChatRenderer
 from semiar.data.preview import preview
@@ -94,6 +95,7 @@ def _generate_options(one: ArgumentParser) -> None:
     _pair_options(one)
     one.add_argument("prompt", type=str, help="the prompt; - reads standard input")
     one.add_class_arguments(Sampling, None)
+    one.add_class_arguments(Plan, "plan", skip={"count"})
     one.add_argument("--max_new_tokens", type=int, default=256)
     one.add_argument("--num_speculative_tokens", type=int | None, default=None, help="K; 0 decodes plainly")
     one.add_argument("--seed", type=int | None, default=None)
@@ -110,6 +112,7 @@ def _generate(options: Namespace) -> None:
     pieces = api.stream_one(
         pair.target, pair.drafter, pair.tokenizer, pair.encode(prompt), pair.limits(options.max_new_tokens), sampling,
         seed=options.seed, num_speculative_tokens=options.num_speculative_tokens, rule=options.verify,
+        plan=_instantiate(Plan, options.plan),
     )  # fmt: skip
     for piece in pieces:
         print(piece, end="", flush=True)
@@ -119,7 +122,8 @@ def _generate(options: Namespace) -> None:
 def _bench_options(one: ArgumentParser) -> None:
     _pair_options(one)
     one.add_argument("--out", type=str, default="", help="folder of trace, metrics and report; default RUN/bench")
-    one.add_class_arguments(BenchSettings, None)
+    one.add_class_arguments(BenchSettings, None, skip={"plan"})
+    one.add_class_arguments(Plan, "plan", skip={"count"})
 
 
 def _bench(options: Namespace) -> None:
@@ -220,9 +224,11 @@ def _complaint(error: Exception, words: Sequence[str]) -> str:
 
 
 def _instantiate(kind: Any, options: Namespace) -> Any:
-    """A settings object from the options that carry its fields' names."""
+    """A settings object from the options that carry its fields' names; what a verb has no option for is left out."""
     values = {}
     for name, field in kind.__dataclass_fields__.items():
+        if name not in options:
+            continue
         value = options[name]
         if isinstance(value, Namespace):
             value = _instantiate(field.default_factory, value)
