@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 import torch
-from kit.models import plain_greedy, prompts_of, semi_drafter, target_of, tiny
+from kit.models import draft_settings, plain_greedy, prompts_of, semi_drafter, shake, target_of, tiny
 from kit.recording import Proposal, record, teacher_forced
 
 from semiar.core.draft import Plan
 from semiar.core.sampling import Sampling
-from semiar.drafters import Drafter, load_drafter
+from semiar.drafters import Drafter, build_drafter, load_drafter
 from semiar.drafters.base import save_drafter
 from semiar.targets import Target
+from semiar.targets.lora import LoraSettings, attach
 from semiar.training.config import LossSettings
 from semiar.training.learner import DraftLearner
 
@@ -160,6 +161,25 @@ def test_a_loaded_drafter_is_the_saved_one(case: dict[str, Any], make: Any, tmp_
     for left, right in zip(*again, strict=True):
         assert left.tokens == right.tokens
         torch.testing.assert_close(left.probs, right.probs, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("mixed", [True, False], ids=["autocast", "plain"])
+@pytest.mark.parametrize("case", [case for case in CASES if "architecture" in case], ids=str)
+def test_a_bfloat16_target_with_an_adapter(case: dict[str, Any], mixed: bool) -> None:
+    """One joint step reaches the adapter and every weight of the drafter; then it drafts in bfloat16."""
+    target = Target(attach(tiny("llama", torch.bfloat16), LoraSettings(r=4)))
+    options = {name: value for name, value in case.items() if name != "vocab"}
+    drafter = shake(build_drafter(draft_settings(**options), target, torch.arange(0, 96, 2)))
+    tokens = torch.tensor(prompts_of(96, [10] * 2))
+    with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
+        loss = DraftLearner(drafter, LossSettings(anchors_per_sample=0))(target(tokens).hidden, tokens, tokens)
+    loss.backward()
+    assert all(value.grad is not None and value.grad.any() for value in drafter.parameters())
+    assert any(v.grad is not None and v.grad.any() for name, v in target.lm.named_parameters() if "lora_B" in name)
+    drafter.to(torch.bfloat16).eval().bind(target)
+    for plan in (Plan(), Plan(tree="best", nodes=6, branch=2)):
+        rows, proposals = record(target, drafter, PROMPTS[1:], 8, plan=plan)
+        assert [len(row) for row in rows] == [8, 8] and proposals
 
 
 @every_case

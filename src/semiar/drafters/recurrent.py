@@ -65,7 +65,7 @@ class RecurrentDrafter(HeadedDrafter):
     def step(
         self, ids: Tensor, inner: tuple[Tensor, Tensor], index: int, memory: Memory | None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        (last, state), embedded = inner, self.embed(ids)
+        (last, state), embedded = inner, self.embed(ids).to(self.token.weight.dtype)
         state = state.to(embedded.dtype)
         if index == 0 and self.options.first == "embedding":
             state = embedded
