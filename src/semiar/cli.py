@@ -23,6 +23,7 @@ from semiar.data.preview import preview
 from semiar.data.tasks.registry import load_any
 from semiar.demo.demo import DemoSettings, run_demo
 from semiar.errors import SemiarError
+from semiar.importing.run import ImportSettings, import_drafter
 from semiar.regenerate import RegenerateSettings, regenerate
 from semiar.targets import LoadSettings, Target, load_model, load_tokenizer
 from semiar.training.config import TrainConfig
@@ -192,6 +193,15 @@ def _regenerate(options: Namespace) -> None:
     console.print(f"{total} samples in {options.out}", soft_wrap=True)
 
 
+def _import_options(one: ArgumentParser) -> None:
+    one.add_argument("checkpoint", type=str, help="file or folder with the original tensors")
+    one.add_class_arguments(ImportSettings, None, skip={"checkpoint"})
+
+
+def _import(options: Namespace) -> None:
+    import_drafter(_instantiate(ImportSettings, options), Console())
+
+
 def _demo_options(one: ArgumentParser) -> None:
     one.add_class_arguments(DemoSettings, None)
 
@@ -207,6 +217,7 @@ VERBS: dict[str, tuple[Callable[[ArgumentParser], None], Callable[[Namespace], i
     "verify": (_verify_options, _verify, "Prove that a pair decodes losslessly."),
     "data": (_data_options, _data, "Show samples as a model will see them, with the loss mask."),
     "regenerate": (_regenerate_options, _regenerate, "Replace a data set's answers by the target's own."),
+    "import": (_import_options, _import, "Make a pair of a model and a drafter trained by its original project."),
     "report": (_report_options, _report, "Draw the report of a trace again."),
     "demo": (_demo_options, _demo, "Run the whole line on a small model and a generated text-to-SQL set."),
 }

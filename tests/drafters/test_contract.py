@@ -48,7 +48,7 @@ CASES: list[dict[str, Any]] = [
     {"architecture": "hydra", "vocab": 40},
     {"architecture": "hydra", "options": {"heads": "own", "skip": "linear", "blocks": 2}, "vocab": 40},
     {"architecture": "recurrent", "vocab": 40},
-    {"architecture": "recurrent", "options": {"heads": "own", "first": "embedding"}},
+    {"architecture": "recurrent", "options": {"heads": "own", "first": "token"}},
     {"architecture": "mlp", "vocab": 40},
     {"architecture": "mlp", "options": {"tied": False}},
     {"architecture": "mlp", "options": {"cell": "lstm"}},

@@ -69,7 +69,7 @@ class ChainDrafter(Drafter):
         self.register_buffer("d2t", vocab)
         self.size = target.hidden_size
         self.rows = target.vocab_size if vocab is None else len(vocab)
-        self.scale = embedding_scale or 1 / float(target.embedding[:4096].detach().float().std())
+        self.scale = embedding_scale or unit_scale(target)
         self.draft_head = DraftHead(self.size, self.rows, settings.lora_r)
         self._embedding: list[Tensor] = []
         self._ready: list[CompiledDraft] = []
@@ -235,6 +235,11 @@ class ChainDrafter(Drafter):
                 if not bool(going.any()):
                     break
         return torch.cat(tokens, 1), torch.cat(laws, 1) if laws else None
+
+
+def unit_scale(target: Target) -> float:
+    """What brings the target's embeddings to unit scale."""
+    return 1 / float(target.embedding[:4096].detach().float().std())
 
 
 def _confidence(logits: Tensor, law: Law, choice: Tensor) -> Tensor:
