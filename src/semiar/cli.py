@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from jsonargparse import ArgumentError, ArgumentParser, Namespace, set_parsing_settings
 from rich.console import Console
@@ -24,6 +22,7 @@ from semiar.data.tasks.registry import load_any
 from semiar.demo.demo import DemoSettings, run_demo
 from semiar.errors import SemiarError
 from semiar.importing.run import ImportSettings, import_drafter
+from semiar.options import complaint, instantiate, load_pair, load_settings, results_folder
 from semiar.regenerate import RegenerateSettings, regenerate
 from semiar.targets import LoadSettings, Target, load_model, load_tokenizer
 from semiar.training.config import TrainConfig
@@ -50,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"semiar: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except ArgumentError as error:
-        print(f"semiar: {_complaint(error, words)}", file=sys.stderr)
+        print(f"semiar: {complaint(error, words, VERBS)}", file=sys.stderr)
         return 2
     except SystemExit as done:  # --help, --version, --print_config
         return int(done.code or 0)
@@ -83,7 +82,7 @@ def _train_options(one: ArgumentParser) -> None:
 
 
 def _train(options: Namespace) -> int:
-    done = train(_instantiate(TrainConfig, options), resume=options.resume, dry_run=options.dry_run)
+    done = train(instantiate(TrainConfig, options), resume=options.resume, dry_run=options.dry_run)
     return 0 if done or options.dry_run else 130
 
 
@@ -105,7 +104,7 @@ def _generate_options(one: ArgumentParser) -> None:
 
 def _generate(options: Namespace) -> None:
     sampling = Sampling(options.temperature, options.top_k, options.top_p, options.min_p)
-    pair = _load(options)
+    pair = load_pair(options)
     pair.check_count(options.num_speculative_tokens)
     prompt = sys.stdin.read() if options.prompt == "-" else options.prompt
     if options.verify == "none":
@@ -113,7 +112,7 @@ def _generate(options: Namespace) -> None:
     pieces = api.stream_one(
         pair.target, pair.drafter, pair.tokenizer, pair.encode(prompt), pair.limits(options.max_new_tokens), sampling,
         seed=options.seed, num_speculative_tokens=options.num_speculative_tokens, rule=options.verify,
-        plan=_instantiate(Plan, options.plan),
+        plan=instantiate(Plan, options.plan),
     )  # fmt: skip
     for piece in pieces:
         print(piece, end="", flush=True)
@@ -128,11 +127,11 @@ def _bench_options(one: ArgumentParser) -> None:
 
 
 def _bench(options: Namespace) -> None:
-    settings = _instantiate(BenchSettings, options)
-    pair = _load(options)
-    out = Path(options.out) if options.out else _results(options) / "bench"
+    settings = instantiate(BenchSettings, options)
+    pair = load_pair(options)
+    out = Path(options.out) if options.out else results_folder(options) / "bench"
     console = Console()
-    base = Target(load_model(pair.base, _settings(options))) if settings.base else None
+    base = Target(load_model(pair.base, load_settings(options))) if settings.base else None
     run_bench(pair, settings, out / "trace.jsonl", base, console)
     redraw(out, console)
 
@@ -154,17 +153,17 @@ def _verify_options(one: ArgumentParser) -> None:
 
 
 def _verify(options: Namespace) -> int:
-    settings = _instantiate(VerifySettings, options)
+    settings = instantiate(VerifySettings, options)
     if options.load.dtype == "auto":
         options.load.dtype = "float32"
-    pair = _load(options)
+    pair = load_pair(options)
     console = Console()
     folder = options.folder or pair.run.get("samples", {}).get("folder") or None
     source = options.task or pair.run.get("data", "")
     records = load_any(source, options.split, folder, settings.prompts, settings.seed).records
     prompts = [pair.encode(record.prompt_messages) for record in records]
     found = verify(pair, prompts, pair.limits(1).end_ids, settings, console)
-    publish(found, _results(options) / "certificate.json", console)
+    publish(found, results_folder(options) / "certificate.json", console)
     return 0 if found.passed else 1
 
 
@@ -189,7 +188,7 @@ def _regenerate_options(one: ArgumentParser) -> None:
 
 def _regenerate(options: Namespace) -> None:
     console = Console()
-    total = regenerate(_load(options), _instantiate(RegenerateSettings, options), console)
+    total = regenerate(load_pair(options), instantiate(RegenerateSettings, options), console)
     console.print(f"{total} samples in {options.out}", soft_wrap=True)
 
 
@@ -199,7 +198,7 @@ def _import_options(one: ArgumentParser) -> None:
 
 
 def _import(options: Namespace) -> None:
-    import_drafter(_instantiate(ImportSettings, options), Console())
+    import_drafter(instantiate(ImportSettings, options), Console())
 
 
 def _demo_options(one: ArgumentParser) -> None:
@@ -207,7 +206,7 @@ def _demo_options(one: ArgumentParser) -> None:
 
 
 def _demo(options: Namespace) -> int:
-    return run_demo(_instantiate(DemoSettings, options), main, Console())
+    return run_demo(instantiate(DemoSettings, options), main, Console())
 
 
 VERBS: dict[str, tuple[Callable[[ArgumentParser], None], Callable[[Namespace], int | None], str]] = {
@@ -221,44 +220,6 @@ VERBS: dict[str, tuple[Callable[[ArgumentParser], None], Callable[[Namespace], i
     "report": (_report_options, _report, "Draw the report of a trace again."),
     "demo": (_demo_options, _demo, "Run the whole line on a small model and a generated text-to-SQL set."),
 }
-
-
-# -- helpers ---------------------------------------------------------------------------------------------------------
-
-
-def _complaint(error: Exception, words: Sequence[str]) -> str:
-    """The parser's message in one line, in the words of the command line, and where to look."""
-    verb = next((word for word in words if word in VERBS), "")
-    text = " ".join(str(error).split()).removesuffix(".")
-    text = re.sub(r"<class '(\w+)'>", r"\1", text.replace('Parser key "', 'option "'))
-    return f"{text.replace(f'{verb}.', '') if verb else text}; see semiar {verb + ' ' if verb else ''}--help"
-
-
-def _instantiate(kind: Any, options: Namespace) -> Any:
-    """A settings object from the options that carry its fields' names; what a verb has no option for is left out."""
-    values = {}
-    for name, field in kind.__dataclass_fields__.items():
-        if name not in options:
-            continue
-        value = options[name]
-        if isinstance(value, Namespace):
-            value = _instantiate(field.default_factory, value)
-        values[name] = value
-    return kind(**values)
-
-
-def _settings(options: Namespace) -> LoadSettings:
-    return _instantiate(LoadSettings, options.load)
-
-
-def _results(options: Namespace) -> Path:
-    """Where findings about a pair go: its own folder; for a pair on the hub, a folder here that is named like it."""
-    folder = Path(options.run).expanduser()
-    return folder if folder.is_dir() else Path(options.run.replace("/", "--"))
-
-
-def _load(options: Namespace) -> api.Pair:
-    return api.Pair.load(options.run, _settings(options))  # type: ignore[return-value]
 
 
 if __name__ == "__main__":
