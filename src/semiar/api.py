@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from semiar import pair as pairs
+from semiar.core.draft import Plan
 from semiar.core.sampling import Sampling
 from semiar.data.chat import ChatRenderer, end_of_turn_ids
 from semiar.data.samples import Message
@@ -52,41 +53,45 @@ class Pair(pairs.Pair):
         seed: int | None = None,
         num_speculative_tokens: int | None = None,
         rule: str = "exact",
+        plan: Plan | None = None,
     ) -> list[Completion]:
         """Ids, text, finish reason and acceptance of every prompt, decoded as one batch.
 
-        ``num_speculative_tokens`` 0 decodes plainly; rule ``none`` skips verification and is LOSSY.
+        ``num_speculative_tokens`` 0 decodes plainly; rule ``none`` skips verification and is LOSSY; ``plan`` asks for a
+        tree of drafts or for stopping early (its count is not used).
         """
         self.check_count(num_speculative_tokens)
         ids = [self.encode(prompt) for prompt in prompts]
         return complete_batch(
             self.target, self.drafter, self.tokenizer, ids, self.limits(max_new_tokens), sampling,
-            seed=seed, num_speculative_tokens=num_speculative_tokens, rule=rule,
+            seed=seed, num_speculative_tokens=num_speculative_tokens, rule=rule, plan=plan,
         )  # fmt: skip
 
     def generate(
         self, prompts: Prompt | Sequence[Prompt], *, max_new_tokens: int = 256, temperature: float | None = None,
         top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0, seed: int | None = None,
-        num_speculative_tokens: int | None = None,
+        num_speculative_tokens: int | None = None, plan: Plan | None = None,
     ) -> Any:  # fmt: skip
         """Text for one prompt, or a list of texts for a list of prompts; greedy unless a sampling option is given."""
         one = isinstance(prompts, str) or (bool(prompts) and isinstance(prompts[0], dict | Message))
         batch: Any = [prompts] if one else prompts
         done = self.complete(
             batch, max_new_tokens=max_new_tokens, sampling=Sampling(temperature, top_k, top_p, min_p), seed=seed,
-            num_speculative_tokens=num_speculative_tokens,
+            num_speculative_tokens=num_speculative_tokens, plan=plan,
         )  # fmt: skip
         return done[0].text if one else [completion.text for completion in done]
 
     def stream(
         self, prompt: Prompt, *, max_new_tokens: int = 256, temperature: float | None = None, top_k: int = 0,
         top_p: float = 1.0, min_p: float = 0.0, seed: int | None = None, num_speculative_tokens: int | None = None,
+        plan: Plan | None = None,
     ) -> Iterator[str]:  # fmt: skip
         """Pieces of text as soon as they are certain; joined they are what `generate` returns."""
         self.check_count(num_speculative_tokens)
         return stream_one(
             self.target, self.drafter, self.tokenizer, self.encode(prompt), self.limits(max_new_tokens),
             Sampling(temperature, top_k, top_p, min_p), seed=seed, num_speculative_tokens=num_speculative_tokens,
+            plan=plan,
         )  # fmt: skip
 
 

@@ -17,12 +17,14 @@ from semiar.bench.run import BenchSettings, run_bench
 from semiar.bench.verify import VerifySettings, publish, verify
 from semiar.compare import command as comparing
 from semiar.compare.config import CompareConfig
+from semiar.core.draft import Plan
 from semiar.core.sampling import Sampling
 from semiar.data.chat import ChatRenderer
 from semiar.data.preview import preview
 from semiar.data.tasks.registry import load_any
 from semiar.demo.demo import DemoSettings, run_demo
 from semiar.errors import SemiarError
+from semiar.importing.run import ImportSettings, import_drafter
 from semiar.options import complaint, instantiate, load_pair, load_settings, results_folder
 from semiar.regenerate import RegenerateSettings, regenerate
 from semiar.targets import LoadSettings, Target, load_model, load_tokenizer
@@ -96,6 +98,7 @@ def _generate_options(one: ArgumentParser) -> None:
     _pair_options(one)
     one.add_argument("prompt", type=str, help="the prompt; - reads standard input")
     one.add_class_arguments(Sampling, None)
+    one.add_class_arguments(Plan, "plan", skip={"count"})
     one.add_argument("--max_new_tokens", type=int, default=256)
     one.add_argument("--num_speculative_tokens", type=int | None, default=None, help="K; 0 decodes plainly")
     one.add_argument("--seed", type=int | None, default=None)
@@ -112,6 +115,7 @@ def _generate(options: Namespace) -> None:
     pieces = api.stream_one(
         pair.target, pair.drafter, pair.tokenizer, pair.encode(prompt), pair.limits(options.max_new_tokens), sampling,
         seed=options.seed, num_speculative_tokens=options.num_speculative_tokens, rule=options.verify,
+        plan=instantiate(Plan, options.plan),
     )  # fmt: skip
     for piece in pieces:
         print(piece, end="", flush=True)
@@ -121,7 +125,8 @@ def _generate(options: Namespace) -> None:
 def _bench_options(one: ArgumentParser) -> None:
     _pair_options(one)
     one.add_argument("--out", type=str, default="", help="folder of trace, metrics and report; default RUN/bench")
-    one.add_class_arguments(BenchSettings, None)
+    one.add_class_arguments(BenchSettings, None, skip={"plan"})
+    one.add_class_arguments(Plan, "plan", skip={"count"})
 
 
 def _bench(options: Namespace) -> None:
@@ -200,6 +205,15 @@ def _regenerate(options: Namespace) -> None:
     console.print(f"{total} samples in {options.out}", soft_wrap=True)
 
 
+def _import_options(one: ArgumentParser) -> None:
+    one.add_argument("checkpoint", type=str, help="file or folder with the original tensors")
+    one.add_class_arguments(ImportSettings, None, skip={"checkpoint"})
+
+
+def _import(options: Namespace) -> None:
+    import_drafter(instantiate(ImportSettings, options), Console())
+
+
 def _demo_options(one: ArgumentParser) -> None:
     one.add_class_arguments(DemoSettings, None)
 
@@ -222,6 +236,7 @@ VERBS: dict[str, tuple[Callable[[ArgumentParser], None], Callable[[Namespace], i
     "data": (_data_options, _data, "Show samples as a model will see them, with the loss mask."),
     "regenerate": (_regenerate_options, _regenerate, "Replace a data set's answers by the target's own."),
     "compare": (comparing.options, _compare, "Train and measure many drafters under one budget."),
+    "import": (_import_options, _import, "Make a pair of a model and a drafter trained by its original project."),
     "report": (_report_options, _report, "Draw the report of a trace again."),
     "demo": (_demo_options, _demo, "Run the whole line on a small model and a generated text-to-SQL set."),
 }

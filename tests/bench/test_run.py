@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit.chats import asked
-from kit.models import TableDrafter, chain_table, table_model
+from kit.models import TableDrafter, chain_table, semi_drafter, table_model
 from kit.tokenizers import byte_tokenizer
 from rich.console import Console
 
@@ -18,6 +18,7 @@ from semiar.bench.calibrate import Machine, calibrate, choose_count
 from semiar.bench.metrics import read_trace, summarise
 from semiar.bench.run import BenchSettings, generation, run_bench
 from semiar.bench.trace import Trace
+from semiar.core.draft import Plan
 from semiar.core.sampling import Sampling
 from semiar.decoding import Limits
 from semiar.drafters import NoDrafter
@@ -104,6 +105,18 @@ def test_a_profile_accounts_for_every_step(pair: Pair, task: Path, tmp_path: Pat
     assert set(profile) == {"plain", "speculative"} and {"python", "detokenise"} <= set(profile["plain"])
     assert profile["speculative"]["draft"] > profile["plain"]["draft"]
     assert summarise(bench(pair, task, tmp_path, num_speculative_tokens=3)).time.profile == {}
+
+
+def test_a_tree_counts_its_nodes_and_its_depth(pair: Pair, task: Path, tmp_path: Path) -> None:
+    drafter = semi_drafter(pair.target, architecture="medusa")
+    with_tree = Pair(pair.target, drafter, pair.tokenizer, pair.base)
+    trace = bench(with_tree, task, tmp_path, prompts=1, plan=Plan(tree="best", nodes=6, branch=2))
+    assert trace.header["plan"] == {"tree": "best", "nodes": 6, "branch": 2, "stop_below": 0.0}
+    steps = [step for run in trace.generations if run["mode"] == "speculative" for step in run["steps"]]
+    assert max(step["drafted"] for step in steps) == 6 and 2 <= max(step["depth"] for step in steps) <= K
+    metrics = summarise(trace)
+    assert metrics.texts.equal == 1 and metrics.num_speculative_tokens == K
+    assert metrics.prediction.speedup is None  # the measured costs are those of chains
 
 
 @pytest.mark.parametrize("rows", [1, 3])

@@ -76,7 +76,8 @@ def test_train_generate_bench_verify_regenerate_and_train_after(
     assert main(["generate", str(run), *fp32, "--max_new_tokens", "12", "what is 1 plus 1?"]) == 0
     text, err = capsys.readouterr()
     assert text.endswith("\n") and err == ""
-    for extra in (["--num_speculative_tokens", "0"], ["--verify", "block"]):
+    tree, stop = ["--plan.tree", "best", "--plan.nodes", "6"], ["--plan.stop_below", "0.5"]
+    for extra in (["--num_speculative_tokens", "0"], ["--verify", "block"], tree, stop):
         assert main(["generate", str(run), "what is 1 plus 1?", *fp32, "--max_new_tokens", "12", *extra]) == 0
         assert capsys.readouterr().out == text  # greedy: whatever is drafted, the text is the target's
     assert main(["generate", str(run), "x", *fp32, "--max_new_tokens", "4", "--verify", "none"]) == 0

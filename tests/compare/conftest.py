@@ -23,7 +23,8 @@ def recipe(base: Path, data: Path, out: Path, **changes: Any) -> dict[str, Any]:
         },
         "studies": ["main", "staleness", "count"], "num_speculative_tokens": 2, "draft_vocab_size": 64,
         "budget": {
-            "rows": 12, "steps": 2, "batch_size": 4, "eval_samples": 2, "regenerate": False, "target_learning_rate": 1e-3
+            "rows": 12, "steps": 2, "batch_size": 4, "eval_samples": 2, "regenerate": False,
+            "target_learning_rate": 1e-3,
         },
         "measure": {"prompts": 2}, **changes,
     }  # fmt: skip
@@ -49,7 +50,7 @@ def folder(base: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     """Where the comparison's results are; one of its drafters cannot be built."""
     out = tmp_path_factory.mktemp("compare") / "out"
     path = out.with_suffix(".yaml")
-    path.write_text(yaml.safe_dump(recipe(base, data, out)))
+    path.write_text(yaml.safe_dump(recipe(base, data, out), sort_keys=False))
     assert main(["compare", "--config", str(path)]) == 1
     return out
 

@@ -12,8 +12,9 @@ import pytest
 import torch
 from kit.laws import FOREIGN, FOUR, OTHER, ROWS, THREE, check, distances, joint_chance, laws_of, sample
 from kit.models import TableDrafter, semi_drafter, table_model
+from torch import Tensor
 
-from semiar.core.draft import Draft
+from semiar.core.draft import Draft, Plan
 from semiar.core.sampling import Sampling
 from semiar.drafters import NoDrafter
 from semiar.targets import Target
@@ -77,6 +78,59 @@ def test_a_trained_drafter_keeps_the_law(small_lm: str, rule: str) -> None:
     drafter = semi_drafter(target, torch.tensor([0, 1, 3]), small_lm=small_lm, num_heads=1)
     found = sample(FOUR, drafter, 4, Sampling(1.0), prompt=[2, 3, 0], rule=rule)
     check(found, laws_of(FOUR, Sampling(1.0)))
+
+
+PLANS: dict[str, tuple[dict[str, Any], Plan]] = {
+    "best": ({"small_lm": "context", "num_heads": 1}, Plan(tree="best", nodes=5, branch=2)),
+    "beam": ({"architecture": "mlp"}, Plan(tree="beam", nodes=5, branch=2)),
+    "sampled": ({"architecture": "hydra"}, Plan(tree="sampled", nodes=5, branch=3)),
+    "stop": ({"architecture": "recurrent"}, Plan(stop_below=0.34)),
+}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_trees_and_stopping_keep_the_law(name: str) -> None:
+    changes, plan = PLANS[name]
+    drafter = semi_drafter(Target(table_model(FOUR)), torch.tensor([0, 1, 3]), num_speculative_tokens=3, **changes)
+    found = sample(FOUR, drafter, 4, Sampling(1.0), prompt=[2, 3, 0], plan=plan)
+    check(found, laws_of(FOUR, Sampling(1.0)))
+
+
+class Stopping(TableDrafter):
+    """Stops after keeping a token that its own law finds unlikely: exact."""
+
+    BAR = 0.35
+
+    def propose(self, *arguments: Any) -> Draft:
+        draft = super().propose(*arguments)
+        own = draft.probs.gather(-1, draft.tokens[..., None])[..., 0]
+        return Draft.chain(torch.where(self.stays(own >= self.BAR), draft.tokens, -1), draft.probs)
+
+    def stays(self, sure: Tensor) -> Tensor:
+        """Which tokens (B, N) are verified, given which ones the drafter is ``sure`` of."""
+        return torch.cat([torch.ones_like(sure[:, :1]), sure[:, :-1]], 1).long().cumprod(1).bool()
+
+
+class Dropping(Stopping):
+    """Leaves the unlikely token itself out, too: not exact (it looked at what it had drawn)."""
+
+    def stays(self, sure: Tensor) -> Tensor:
+        return sure.long().cumprod(1).bool()
+
+
+class Peeking(Stopping):
+    """Decides whether to verify a token by how likely the one after it came out: not exact."""
+
+    def stays(self, sure: Tensor) -> Tensor:
+        return torch.cat([sure[:, 1:], sure[:, -1:]], 1).long().cumprod(1).bool()
+
+
+def test_stopping_after_a_token_is_exact_and_looking_ahead_is_not() -> None:
+    laws = laws_of(THREE, Sampling(1.0))
+    check(sample(THREE, Stopping(OTHER, 3), 4, Sampling(1.0)), laws)
+    for wrong in (Dropping(OTHER, 3), Peeking(OTHER, 3)):
+        found = sample(THREE, wrong, 4, Sampling(1.0))
+        assert max(distances(found, laws)) > 0.025 and joint_chance(found, laws) < 1e-9
 
 
 class Overconfident(TableDrafter):

@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 import torch
-from kit.models import plain_greedy, prompts_of, semi_drafter, target_of, tiny
+from kit.models import draft_settings, plain_greedy, prompts_of, semi_drafter, shake, target_of, tiny
 from kit.recording import Proposal, record, teacher_forced
 
+from semiar.core.draft import Plan
 from semiar.core.sampling import Sampling
-from semiar.drafters import Drafter, load_drafter
+from semiar.drafters import Drafter, build_drafter, load_drafter
 from semiar.drafters.base import save_drafter
 from semiar.targets import Target
+from semiar.targets.lora import LoraSettings, attach
 from semiar.training.config import LossSettings
 from semiar.training.learner import DraftLearner
 
@@ -46,7 +48,7 @@ CASES: list[dict[str, Any]] = [
     {"architecture": "hydra", "vocab": 40},
     {"architecture": "hydra", "options": {"heads": "own", "skip": "linear", "blocks": 2}, "vocab": 40},
     {"architecture": "recurrent", "vocab": 40},
-    {"architecture": "recurrent", "options": {"heads": "own", "first": "embedding"}},
+    {"architecture": "recurrent", "options": {"heads": "own", "first": "token"}},
     {"architecture": "mlp", "vocab": 40},
     {"architecture": "mlp", "options": {"tied": False}},
     {"architecture": "mlp", "options": {"cell": "lstm"}},
@@ -137,6 +139,24 @@ def test_greedy_drafts_are_the_best_tokens_of_training(case: dict[str, Any], mak
 
 
 @every_case
+def test_trees_are_lossless_and_follow_the_law_of_training(case: dict[str, Any], make: Any) -> None:
+    """Greedy output is the target's; the law after every node is that of training for its own path."""
+    target, drafter = target_in(torch.float64), make(case)
+    for tree in ("best", "beam"):
+        rows, proposals = record(target, drafter, PROMPTS, COUNT, plan=Plan(tree=tree, nodes=7, branch=3))
+        assert rows == reference(torch.float64)
+        assert {len(proposal.tokens) for proposal in proposals} >= {7}
+    proposals = record(target, drafter, PROMPTS, COUNT, SAMPLED, plan=Plan(tree="sampled", nodes=7, branch=3))[1]
+    for proposal in proposals[-7:-4]:
+        assert len(proposal.paths()) > 2
+        for way in proposal.paths():
+            slots = torch.tensor(way) - 1
+            chain = Proposal(proposal.text, [proposal.tokens[slot - 1] for slot in way], None, [])
+            wanted = teacher_forced(target, drafter, chain, SAMPLED)
+            torch.testing.assert_close(proposal.probs[slots], wanted, rtol=0, atol=2e-5)
+
+
+@every_case
 def test_a_loaded_drafter_is_the_saved_one(case: dict[str, Any], make: Any, tmp_path: Path) -> None:
     target, drafter = target_in(torch.float64), make(case)
     save_drafter(drafter, tmp_path, {"hidden_size": target.hidden_size})
@@ -148,6 +168,25 @@ def test_a_loaded_drafter_is_the_saved_one(case: dict[str, Any], make: Any, tmp_
     for left, right in zip(*again, strict=True):
         assert left.tokens == right.tokens
         torch.testing.assert_close(left.probs, right.probs, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("mixed", [True, False], ids=["autocast", "plain"])
+@pytest.mark.parametrize("case", [case for case in CASES if "architecture" in case], ids=str)
+def test_a_bfloat16_target_with_an_adapter(case: dict[str, Any], mixed: bool) -> None:
+    """One joint step reaches the adapter and every weight of the drafter; then it drafts in bfloat16."""
+    target = Target(attach(tiny("llama", torch.bfloat16), LoraSettings(r=4)))
+    options = {name: value for name, value in case.items() if name != "vocab"}
+    drafter = shake(build_drafter(draft_settings(**options), target, torch.arange(0, 96, 2)))
+    tokens = torch.tensor(prompts_of(96, [10] * 2))
+    with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
+        loss = DraftLearner(drafter, LossSettings(anchors_per_sample=0))(target(tokens).hidden, tokens, tokens)
+    loss.backward()
+    assert all(value.grad is not None and value.grad.any() for value in drafter.parameters())
+    assert any(v.grad is not None and v.grad.any() for name, v in target.lm.named_parameters() if "lora_B" in name)
+    drafter.to(torch.bfloat16).eval().bind(target)
+    for plan in (Plan(), Plan(tree="best", nodes=6, branch=2)):
+        rows, proposals = record(target, drafter, PROMPTS[1:], 8, plan=plan)
+        assert [len(row) for row in rows] == [8, 8] and proposals
 
 
 @every_case

@@ -21,17 +21,22 @@ LENGTH = 32
     "changes",
     [
         {"small_lm": "lstm"},
-        {"small_lm": "context"},
-        {"small_lm": "attention", "fusion": "both"},
+        {"small_lm": "context", "num_heads": 1},
+        {"small_lm": "attention", "fusion": "both", "num_heads": 1},
         {"small_lm": "gru", "fusion": "additive"},
         {"small_lm": "none"},
+        {"architecture": "medusa"},
+        {"architecture": "hydra"},
+        {"architecture": "recurrent"},
+        {"architecture": "mlp"},
+        {"architecture": "mlp", "options": {"cell": "lstm"}},
     ],
     ids=str,
 )
 def test_a_sequence_learned_by_heart_is_drafted_without_a_fault(changes: dict[str, Any]) -> None:
     """32 distinct tokens until the loss is below 0.01; then all drafts are right at every depth and from the start."""
     target = Target(table_model(chain_table(LENGTH), dtype=torch.float32))
-    drafter = build_drafter(draft_settings(num_heads=1, **changes), target, None)
+    drafter = build_drafter(draft_settings(**changes), target, None)
     tokens = torch.arange(LENGTH)[None]
     labels = tokens.clone()
     labels[:, :4] = -100

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kit.models import TestDrafter
-from semiar.core.draft import Draft
+from semiar.core.draft import Draft, Plan
 from semiar.core.sampling import Sampling, distribution
 from semiar.decoding import Limits, decode
 from semiar.drafters import Context, Drafter, State
@@ -23,6 +23,14 @@ class Proposal:
     text: list[int]  # committed tokens
     tokens: list[int]
     probs: Tensor | None  # (K, V_draft)
+    parents: list[int]  # slot of each token's parent, 0 = the text
+
+    def paths(self) -> list[list[int]]:
+        """Slots (from 1) on the way to each leaf."""
+        ways: dict[int, list[int]] = {0: []}
+        for slot, parent in enumerate(self.parents, 1):
+            ways[slot] = [*ways[parent], slot]
+        return [way for slot, way in ways.items() if way and slot not in self.parents]
 
 
 class Recorder(TestDrafter):
@@ -41,7 +49,8 @@ class Recorder(TestDrafter):
         for row, length in enumerate(context.lengths.tolist()):
             probs = None if draft.probs is None else draft.probs[row]
             if draft.count:
-                self.seen.append(Proposal(context.tokens[row, :length].tolist(), draft.tokens[row].tolist(), probs))
+                text, nodes = context.tokens[row, :length].tolist(), draft.tokens[row].tolist()
+                self.seen.append(Proposal(text, nodes, probs, draft.parents[row].tolist()))
         return draft
 
 
@@ -52,12 +61,13 @@ def record(
     count: int,
     sampling: Sampling | None = None,
     seed: int = 0,
+    plan: Plan | None = None,
 ) -> tuple[list[list[int]], list[Proposal]]:
     """Ids of every row and all proposals on the way."""
     recorder = Recorder(drafter)
     rows: list[list[int]] = [[] for _ in prompts]
     rng = torch.Generator().manual_seed(seed)
-    for step in decode(target, recorder, prompts, Limits(count), sampling, rng=rng):
+    for step in decode(target, recorder, prompts, Limits(count), sampling, rng=rng, plan=plan):
         for row, tokens in zip(step.rows, step.tokens, strict=True):
             rows[row] += tokens
     return rows, recorder.seen

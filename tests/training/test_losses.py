@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kit.models import prompts_of, semi_drafter, target_of
 from torch.nn import functional as F
 
+from semiar.drafters import MedusaDrafter
 from semiar.errors import ConfigError
 from semiar.training.chunked import chunked_sum
-from semiar.training.learner import IGNORED, choose_anchors, targets_of
+from semiar.training.config import LossSettings
+from semiar.training.learner import IGNORED, DraftLearner, choose_anchors, targets_of
 from semiar.training.objectives import draft_loss, parse_loss
 
 
@@ -51,6 +56,38 @@ def test_objectives_match_their_definitions() -> None:
         assert torch.allclose(draft_loss(draft, teacher, label, {name: 1.0}), value, atol=1e-5), name
     mix = draft_loss(draft, teacher, label, parse_loss("0.9*tv + 0.1 kl"))
     assert torch.allclose(mix, 0.9 * expected["tv"] + 0.1 * expected["kl"], atol=1e-5)
+
+
+class Regressing(MedusaDrafter):
+    """Adds the squared distance of each state to the target's own."""
+
+    def extra_loss(
+        self, states: torch.Tensor, hidden: torch.Tensor, tokens: torch.Tensor, anchors: torch.Tensor, valid: Any
+    ) -> torch.Tensor:
+        places = (anchors[..., None] + 1 + torch.arange(states.shape[2])).clamp(max=tokens.shape[1] - 1)
+        wanted = hidden[torch.arange(len(tokens))[:, None, None], places, -1]
+        return (states - wanted).square().sum(-1)
+
+
+def test_a_drafter_may_add_a_loss_of_its_own() -> None:
+    """Weighted by step like that of the drafts, over exactly the positions that count."""
+    target, settings = target_of("llama"), LossSettings(anchors_per_sample=0, step_decay=0.5)
+    drafter = semi_drafter(target, architecture="medusa")
+    tokens = torch.tensor(prompts_of(96, [10]))
+    labels = torch.where(torch.arange(10) < 4, -100, tokens)
+    hidden = target(tokens).hidden.detach()
+    plain = DraftLearner(drafter, settings)(hidden, tokens, labels)
+    drafter.__class__ = Regressing
+    added = DraftLearner(drafter, settings)(hidden, tokens, labels) - plain
+    wanted = torch.zeros((), dtype=torch.float64)
+    for anchor in range(2, 8):
+        states = drafter.unroll(hidden, tokens, torch.tensor([[anchor]]))
+        for step, state in enumerate(states):
+            if anchor + 2 + step < 10:
+                wanted = wanted + 0.5**step * (state[0, 0] - hidden[0, anchor + 1 + step, -1]).square().sum()
+    torch.testing.assert_close(added.double(), wanted, rtol=1e-4, atol=1e-4)
+    added.backward()
+    assert all(value.grad is not None for name, value in drafter.named_parameters() if name.startswith("steps"))
 
 
 @pytest.mark.parametrize("text", ["", "0.5*mse", "tv +", "0*ce"])

@@ -130,7 +130,7 @@ def summarise(trace: Trace) -> Metrics:
         acceptance=acceptance,
         speed=_speed(pairs),
         time=_time([pair[0] for pair in pairs], fast),
-        prediction=_prediction(trace.machine, acceptance.conditional_acceptance_rate, count, fast),
+        prediction=_prediction(trace, acceptance.conditional_acceptance_rate, count, fast),
         texts=Texts(len(pairs), sum(a["token_ids"] == b["token_ids"] for a, b in pairs)),
         scores=trace.scores,
     )
@@ -142,9 +142,9 @@ def _acceptance(runs: list[Record], count: int) -> Acceptance:
     tokens = sum(len(run["token_ids"]) for run in runs)
     positions = range(1, count + 1)
     hits = [sum(p.accepted >= k for p in passes) for k in positions]
-    asked = [sum(p.drafted >= k for p in passes) for k in positions]
-    reached = [sum(p.drafted >= k and p.accepted >= k - 1 for p in passes) for k in positions]
-    whole = [p for p in passes if p.drafted == count and not p.cut]
+    asked = [sum(p.depth >= k for p in passes) for k in positions]
+    reached = [sum(p.depth >= k and p.accepted >= k - 1 for p in passes) for k in positions]
+    whole = [p for p in passes if p.depth == count and not p.cut]
     return Acceptance(
         target_passes=len(passes),
         tokens=tokens,
@@ -247,8 +247,9 @@ def _per_token(runs: list[Record]) -> dict[str, float]:
     return {part: milliseconds / tokens for part, milliseconds in parts.items()}
 
 
-def _prediction(machine: Record, conditional: list[float | None], count: int, runs: list[Record]) -> Prediction:
-    if not machine.get("verify_ms"):
+def _prediction(trace: Trace, conditional: list[float | None], count: int, runs: list[Record]) -> Prediction:
+    machine, plan = trace.machine, trace.header.get("plan", {})
+    if not machine.get("verify_ms") or plan.get("tree", "none") != "none" or plan.get("stop_below"):  # costs of chains
         return Prediction(None, [], None)
     betas = [beta for beta in takewhile(lambda beta: beta is not None, conditional) if beta is not None]
     verify = [machine["verify_ms"][n] for n in sorted(machine["verify_ms"], key=int)]

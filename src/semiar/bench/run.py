@@ -10,7 +10,7 @@ import datetime
 import json
 import platform
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import perf_counter
 from typing import Any, TextIO
@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.progress import track
 
 from semiar.bench.calibrate import calibrate, choose_count
+from semiar.core.draft import Plan
 from semiar.core.sampling import Sampling
 from semiar.data.chat import ChatRenderer, end_of_turn_ids
 from semiar.data.samples import Record
@@ -56,6 +57,8 @@ class BenchSettings:
     top_p: float = 1.0
     num_speculative_tokens: int = 0
     """K; 0 = the one that the measured costs and acceptance recommend."""
+    plan: Plan = field(default_factory=Plan)
+    """Trees and stopping early; its count is not used."""
     rule: str = "exact"
     """exact, block (block verification), or none (LOSSY: drafts unverified)."""
     seed: int = 0
@@ -94,8 +97,10 @@ def run_bench(pair: Pair, settings: BenchSettings, trace: Path, base: Target | N
     ends = end_of_turn_ids(pair.tokenizer, pair.target.lm.generation_config.eos_token_id)
     limits = Limits(settings.max_new_tokens, tuple(ends))
     machine = calibrate(pair, prompts, limits, settings.sampling(), settings.rule, console)
-    count = settings.num_speculative_tokens or choose_count(machine)
-    console.print(f"K = {count}" + ("" if settings.num_speculative_tokens else ", chosen from the measured costs"))
+    chain = settings.plan.tree == "none"  # the costs are those of chains: a tree is as deep as the drafter can
+    count = settings.num_speculative_tokens or (choose_count(machine) if chain else most)
+    chosen = chain and not settings.num_speculative_tokens
+    console.print(f"K = {count}" + (", chosen from the measured costs" if chosen else ""))
     trace.parent.mkdir(parents=True, exist_ok=True)
     with trace.open("w", encoding="utf-8") as file:
         _write(file, header(pair, settings, source, count))
@@ -118,7 +123,8 @@ def header(pair: Pair, settings: BenchSettings, source: str, count: int) -> dict
         "engine": pair.target.engine, "dtype": str(pair.target.dtype).removeprefix("torch."),
         "device": f"{device.type} ({name})",
         "threads": torch.get_num_threads(), "batch": 1, "temperature": settings.sampling().effective_temperature,
-        "top_k": settings.top_k, "top_p": settings.top_p, "rule": settings.rule, "lossless": settings.rule != "none",
+        "top_k": settings.top_k, "top_p": settings.top_p, "rule": settings.rule,
+        "plan": {k: v for k, v in asdict(settings.plan).items() if k != "count"}, "lossless": settings.rule != "none",
         "num_speculative_tokens": count, "max_new_tokens": settings.max_new_tokens, "seed": settings.seed,
         "rounds": settings.rounds, "baseline": "the same loop, target, precision and prompts with an empty draft",
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -156,7 +162,7 @@ def generation(
     first: float | None = None
     loop = decode(
         target, pair.drafter, [prompt], limits, settings.sampling(), rng=rng, num_speculative_tokens=count,
-        rule=settings.rule if count else "exact", profile=settings.profile,
+        rule=settings.rule if count else "exact", profile=settings.profile, plan=settings.plan,
     )  # fmt: skip
     for step in loop:
         if first is None:
@@ -167,7 +173,7 @@ def generation(
         reason = step.finished[0] or reason
         rest = step.seconds - step.draft_seconds - step.verify_seconds
         steps.append({
-            "drafted": step.drafted, "accepted": accepted, "emitted": len(new),
+            "drafted": step.drafted, "depth": step.depth, "accepted": accepted, "emitted": len(new),
             "draft_ms": round(1e3 * step.draft_seconds, 4), "verify_ms": round(1e3 * step.verify_seconds, 4),
             "overhead_ms": round(1e3 * rest, 4),
         })  # fmt: skip

@@ -42,6 +42,7 @@ class Pass:
     """One target pass as it counts: drafted tokens that are part of the output or were rejected."""
 
     drafted: int
+    depth: int  # of the longest path through them
     accepted: int
     cut: bool  # the output ended inside the drafted tokens: no token of the target was emitted
 
@@ -74,8 +75,9 @@ def passes_of(runs: list[Record]) -> list[Pass]:
 def _counted(step: Record) -> Pass:
     drafted, accepted, emitted = step["drafted"], step["accepted"], step["emitted"]
     if accepted >= emitted:
-        return Pass(emitted, emitted, True)
-    return Pass(drafted, accepted, False)
+        return Pass(emitted, emitted, emitted, True)
+    depth: int = step.get("depth", drafted)  # type: ignore[assignment]
+    return Pass(drafted, depth, accepted, False)
 
 
 def _record(line: str, place: str) -> Record:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from semiar.drafters import DrafterSettings
@@ -40,8 +41,14 @@ class TaskSettings:
     """Longest answer that is measured."""
 
     @property
-    def name(self) -> str:
+    def source(self) -> str:
+        """Where the prompts that are measured come from."""
         return self.prompts or self.data
+
+    @property
+    def name(self) -> str:
+        """The task's name, or the file's."""
+        return Path(self.source).stem
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,7 @@ def run_cell(config: CompareConfig, cell: Cell, console: Console) -> dict[str, A
     trace = Path(config.out) / "traces" / f"{cell.key}.jsonl"
     measure, task = config.measure, cell.task
     settings = BenchSettings(
-        task=task.name, folder=config.folder, prompts=measure.prompts, max_new_tokens=task.max_new_tokens,
+        task=task.source, folder=config.folder, prompts=measure.prompts, max_new_tokens=task.max_new_tokens,
         temperature=measure.temperature, num_speculative_tokens=cell.point.get("count", measure.count),
     )  # fmt: skip
     run_bench(pair, settings, trace, None, console)
@@ -191,7 +191,7 @@ def _training(config: CompareConfig, cell: Cell, folder: Path, adapter: str, con
     samples = DataSettings(config.folder, point.get("rows", budget.rows), eval_samples=budget.eval_samples)
     states = Path(config.out) / "states" / f"{cell.task.name}-{target}-{samples.limit}"
     return TrainConfig(
-        config.model, data_of(config, cell.task, console) if not joint else cell.task.name, str(folder),
+        config.model, data_of(config, cell.task, console) if not joint else cell.task.source, str(folder),
         mode="joint" if joint else "after", adapter=adapter, states_folder="" if joint else str(states),
         drafter=cell.settings, loss=loss, optim=optim, samples=samples, lora=lora,
     )  # fmt: skip

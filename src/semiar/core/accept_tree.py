@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from semiar.core.draft import Draft, Verdict
 from semiar.core.proposal import draft_columns, minus, own_probs
@@ -25,16 +26,16 @@ def accept_tree(draft: Draft, target: Law, rng: torch.Generator | None) -> Verdi
 
 
 def _greedy_path(draft: Draft, best: Tensor) -> Tensor:
-    """Slots kept (B, N + 1), each at its own column, -1 elsewhere, when the target is the point mass ``best``."""
-    path = torch.full_like(best, -1)
-    path[:, 0] = 0
-    here = torch.zeros_like(best[:, :1])
-    for slot in range(1, draft.count + 1):
-        token, parent = draft.tokens[:, slot - 1 : slot], draft.parents[:, slot - 1 : slot]
-        kept = (parent == here) & (token == best.gather(1, here))
-        here = torch.where(kept, slot, here)
-        path[:, slot : slot + 1] = torch.where(kept, slot, -1)
-    return path
+    """Slots kept (B, N + 1), each at its own column, -1 elsewhere, when the target is the point mass ``best``.
+
+    The deepest path on which every token is the target's; of equal ones the first.
+    """
+    depths, ancestors = draft.geometry()
+    wrong = F.pad(draft.tokens != best.gather(1, draft.parents), (1, 0))  # (B, N + 1); the root is right
+    kept = ~(ancestors & wrong[:, None]).any(-1)
+    end = torch.where(kept, depths, -1).argmax(1)
+    path = ancestors[torch.arange(len(end), device=end.device), end]
+    return torch.where(path, torch.arange(path.shape[1], device=end.device), -1)
 
 
 def _sampled_path(draft: Draft, target: Law, rng: torch.Generator | None) -> tuple[Tensor, Tensor]:
@@ -127,8 +128,4 @@ def _tree_verdict(draft: Draft, path: Tensor, emitted: Tensor) -> Verdict:
 
 def _deepest(draft: Draft) -> int:
     """Depth of the deepest real node, 0 if there is none."""
-    depths = draft.tokens.new_zeros(len(draft.tokens), draft.count + 1)
-    for slot in range(1, draft.count + 1):
-        depth = depths.gather(1, draft.parents[:, slot - 1 : slot]) + 1
-        depths[:, slot : slot + 1] = torch.where(draft.tokens[:, slot - 1 : slot] >= 0, depth, 0)
-    return int(depths.max())
+    return int((draft.geometry()[0] * F.pad(draft.tokens >= 0, (1, 0))).max())

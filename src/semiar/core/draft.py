@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from semiar.errors import ConfigError
 
@@ -56,10 +57,12 @@ class Draft:
             depths = torch.arange(count + 1, device=device).expand(batch, -1)
             mask = torch.ones(count + 1, count + 1, dtype=torch.bool, device=device).tril()
             return depths, mask.expand(batch, -1, -1)
-        mask = torch.eye(count + 1, dtype=torch.bool, device=device).repeat(batch, 1, 1)
-        rows = torch.arange(batch, device=device)
-        for slot in range(1, count + 1):
-            mask[:, slot] |= mask[rows, self.parents[:, slot - 1]]
+        slots = torch.arange(count + 1, device=device)
+        mask = slots[:, None] == slots  # every slot, then also its parent, then whole paths of twice the length
+        parent = F.pad(self.parents, (1, 0))[..., None] == slots
+        mask = mask | parent
+        for _ in range(count.bit_length()):
+            mask = (mask.float() @ mask.float()) > 0
         return mask.sum(-1) - 1, mask
 
 

@@ -42,7 +42,8 @@ class Step:
     tokens: list[list[int]]  # emitted token ids
     accepted: list[int]  # how many drafted tokens the target accepted, before cutting
     finished: list[str | None]  # "stop", "length" or None
-    drafted: int  # K of this step
+    drafted: int  # tokens drafted in this step
+    depth: int  # of the longest path through them: all of a chain
     parts: dict[str, float]  # seconds of each part: draft, target, law, accept, cache, report
 
     @property
@@ -173,7 +174,7 @@ class Batch:
         if not bool(alive.all()):
             rows.select(survivors(alive))
         clock.mark("report")
-        return Step(*report, draft.count, clock.parts)
+        return Step(*report, draft.count, verdict.tokens.shape[1] - 1, clock.parts)
 
     def _propose(self, rows: Rows) -> Draft:
         longest, wanted = int(rows.context.lengths.max()), int(rows.remaining.max())

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from semiar.core.draft import Plan
 from semiar.core.sampling import Sampling
 from semiar.decoding.loop import Limits, Step, decode
 from semiar.drafters.base import Drafter
@@ -68,13 +69,15 @@ def complete(
     seed: int | None = None,
     num_speculative_tokens: int | None = None,
     rule: str = "exact",
+    plan: Plan | None = None,
 ) -> list[Completion]:
     """Run the loop to its end for a batch of token-id prompts."""
     done = [Completion() for _ in prompts]
     rng = generator(target, seed)
     for step in decode(
-        target, drafter, prompts, limits, sampling, rng=rng, num_speculative_tokens=num_speculative_tokens, rule=rule
-    ):
+        target, drafter, prompts, limits, sampling, rng=rng, num_speculative_tokens=num_speculative_tokens, rule=rule,
+        plan=plan,
+    ):  # fmt: skip
         record(done, step)
     for completion in done:
         completion.text = Detokenizer(tokenizer).push(completion.token_ids, final=True)
@@ -103,13 +106,15 @@ def stream(
     seed: int | None = None,
     num_speculative_tokens: int | None = None,
     rule: str = "exact",
+    plan: Plan | None = None,
 ) -> Iterator[str]:
     """Pieces of text of one prompt as soon as they are certain; joined they equal `complete`'s text."""
     pieces = Detokenizer(tokenizer)
     rng = generator(target, seed)
     for step in decode(
-        target, drafter, [prompt], limits, sampling, rng=rng, num_speculative_tokens=num_speculative_tokens, rule=rule
-    ):
+        target, drafter, [prompt], limits, sampling, rng=rng, num_speculative_tokens=num_speculative_tokens, rule=rule,
+        plan=plan,
+    ):  # fmt: skip
         piece = pieces.push(step.tokens[0], final=step.finished[0] is not None)
         if piece:
             yield piece

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from typing import Any, ClassVar
 
@@ -11,11 +11,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from semiar.core.draft import Draft, Plan
-from semiar.core.sampling import Sampling, distribution, pick, uniform
+from semiar.core.sampling import Law, Sampling, distribution, pick, uniform
 from semiar.drafters.base import Context, Drafter, DrafterSettings, State
 from semiar.drafters.compiled import CompiledDraft
 from semiar.drafters.heads import DraftHead
 from semiar.drafters.memory import Fresh, Memory, map_tensors
+from semiar.drafters.trees import draft_tree
 from semiar.errors import ConfigError, PairError
 from semiar.targets.packed import pack
 from semiar.targets.target import LAST, Target
@@ -68,7 +69,7 @@ class ChainDrafter(Drafter):
         self.register_buffer("d2t", vocab)
         self.size = target.hidden_size
         self.rows = target.vocab_size if vocab is None else len(vocab)
-        self.scale = embedding_scale or 1 / float(target.embedding[:4096].detach().float().std())
+        self.scale = embedding_scale or unit_scale(target)
         self.draft_head = DraftHead(self.size, self.rows, settings.lora_r)
         self._embedding: list[Tensor] = []
         self._ready: list[Any] = []  # what drafts instead of `draft`, where it can: a graph or a kernel
@@ -101,7 +102,7 @@ class ChainDrafter(Drafter):
         """
         raise NotImplementedError
 
-    def carry(self, inner: Any, change: Any) -> Any:
+    def carry(self, inner: Any, change: Callable[[Tensor], Tensor]) -> Any:
         """``inner`` with ``change`` applied to its tensors: how a tree picks the nodes that it continues."""
         return map_tensors(change, inner)
 
@@ -175,9 +176,11 @@ class ChainDrafter(Drafter):
         if count == 0 or bool((context.fresh == 0).any()):  # one-token prompts have no state yet
             self.recall(fresh)  # now or never
             return Draft.empty(batch, device)
+        if plan.tree != "none":
+            return draft_tree(self, fresh, plan, count, sampling, rng)
         coins = None if sampling.greedy else uniform((batch, count), rng, device)
-        draft = self._ready[0](fresh, coins, count, sampling) if self._ready else None
-        tokens, probs = draft or self.draft(fresh, coins, count, sampling)
+        draft = self._ready[0](fresh, coins, count, sampling) if self._ready and not plan.stop_below else None
+        tokens, probs = draft or self.draft(fresh, coins, count, sampling, plan.stop_below)
         return Draft.chain(tokens, probs, self.vocab)
 
     def _fresh(self, context: Context, state: State) -> Fresh:
@@ -204,13 +207,21 @@ class ChainDrafter(Drafter):
         keys, values = [k[:, :, :width] for k in fresh.keys], [v[:, :, :width] for v in fresh.values]
         return Memory(keys, values, fresh.visible, fresh.lengths[:, None] - 1)
 
-    def draft(self, fresh: Fresh, coins: Tensor | None, count: int, sampling: Sampling) -> tuple[Tensor, Tensor | None]:
-        """Drafted ids (B, count) and, when sampling, their laws (B, count, V_draft); no host synchronisation."""
+    def draft(
+        self, fresh: Fresh, coins: Tensor | None, count: int, sampling: Sampling, stop_below: float = 0.0
+    ) -> tuple[Tensor, Tensor | None]:
+        """Drafted ids (B, count) and, when sampling, their laws (B, count, V_draft); no host synchronisation.
+
+        With ``stop_below`` a row goes on with -1 after a token whose own probability is below it, and all end when the
+        last one has stopped.  The token itself stays: leaving it out would make the law of what is kept another one.
+        """
         memory, inner = self.recall(fresh), self.begin(fresh.newest())
         ids, tokens, laws = fresh.last, [], []
+        going = torch.ones_like(ids, dtype=torch.bool)
         for step in range(count):
             state, inner = self.step(ids, inner, step, memory)
-            law = distribution(self.head(state, step), sampling)
+            logits = self.head(state, step)
+            law = distribution(logits, sampling)
             choice = law.tokens
             if law.probs is not None:
                 assert coins is not None
@@ -218,5 +229,20 @@ class ChainDrafter(Drafter):
                 laws.append(law.probs)
             assert choice is not None
             ids = choice if self.vocab is None else self.vocab[choice]
-            tokens.append(ids)
+            tokens.append(torch.where(going, ids, -1) if stop_below else ids)
+            if stop_below and step + 1 < count:
+                going = going & (_confidence(logits, law, choice) >= stop_below)
+                if not bool(going.any()):
+                    break
         return torch.cat(tokens, 1), torch.cat(laws, 1) if laws else None
+
+
+def unit_scale(target: Target) -> float:
+    """What brings the target's embeddings to unit scale."""
+    return 1 / float(target.embedding[:4096].detach().float().std())
+
+
+def _confidence(logits: Tensor, law: Law, choice: Tensor) -> Tensor:
+    """Probability (B, 1) that the drafter gave to its own choice."""
+    probs = logits.float().softmax(-1) if law.probs is None else law.probs
+    return probs.gather(-1, choice[..., None])[..., 0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
@@ -35,6 +36,15 @@ class HFSmallLM(SmallLM):
 
     def begin(self, distant: Tensor) -> DynamicCache:
         return DynamicCache(config=self.decoder.config)
+
+    def carry(self, state: DynamicCache, change: Callable[[Tensor], Tensor], batch: int) -> DynamicCache:
+        """A cache with ``change`` applied to what it holds of ``batch`` rows, as (B, A, ...)."""
+        other = DynamicCache(config=self.decoder.config)
+        for index, layer in enumerate(state.layers):
+            kept: Any = layer
+            keys, values = (change(kind.unflatten(0, (batch, -1))).flatten(0, 1) for kind in (kept.keys, kept.values))
+            other.update(keys, values, index)
+        return other
 
     def step(self, tokens: Tensor, embedded: Tensor, state: DynamicCache) -> tuple[Tensor, DynamicCache]:
         rows = self.decoder.get_input_embeddings().weight.shape[0]

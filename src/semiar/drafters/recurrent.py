@@ -14,7 +14,7 @@ from semiar.drafters.own_heads import HeadedDrafter, HeadOptions, ResidualBlock
 from semiar.errors import ConfigError
 from semiar.targets.target import Target
 
-FIRSTS = ("cell", "embedding")
+FIRSTS = ("cell", "token")
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,8 @@ class RecurrentOptions(HeadOptions):
     blocks: int = 2
     """Residual blocks on [h_t; s]."""
     first: str = "cell"
-    """State after d_1: cell (as after any token, from zero) or embedding (e(d_1) itself, as the original's code)."""
+    """State after d_1: cell (as after any token, from zero) or token (without the bias, which the original adds to
+    the state before)."""
 
     def __post_init__(self) -> None:
         HeadOptions.__post_init__(self)
@@ -65,11 +66,11 @@ class RecurrentDrafter(HeadedDrafter):
     def step(
         self, ids: Tensor, inner: tuple[Tensor, Tensor], index: int, memory: Memory | None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        (last, state), embedded = inner, self.embed(ids)
+        (last, state), embedded = inner, self.embed(ids).to(self.token.weight.dtype)
         state = state.to(embedded.dtype)
-        if index == 0 and self.options.first == "embedding":
-            state = embedded
-        else:
-            state = F.silu(self.token(embedded) + self.state(state))
-        read = self.blocks(torch.cat([last.to(state.dtype), state], -1))
-        return read if self.project is None else last + self.project(read), (last, state)
+        read = self.token(embedded) + self.state(state)
+        if index == 0 and self.options.first == "token":
+            read = read - self.token.bias
+        state = F.silu(read)
+        joined = self.blocks(torch.cat([last.to(state.dtype), state], -1))
+        return joined if self.project is None else last + self.project(joined), (last, state)

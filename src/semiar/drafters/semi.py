@@ -7,6 +7,7 @@ h_q over the tokens drafted since carries the recent ones; a fusion gives the ve
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
@@ -87,6 +88,12 @@ class SemiDrafter(ChainDrafter):
 
     def remember(self, hidden: Tensor, tokens: Tensor, positions: Tensor, memory: Memory) -> None:
         self.lm.remember(self.distant(hidden), self.embed(tokens[:, 1:]), positions, memory)
+
+    def carry(self, inner: Any, change: Callable[[Tensor], Tensor]) -> Any:
+        if not isinstance(self.lm, HFSmallLM):
+            return super().carry(inner, change)
+        last, distant, seen = inner
+        return change(last), change(distant), self.lm.carry(seen, change, len(last))
 
     def head(self, state: Tensor, step: int | Tensor) -> Tensor:
         return self.fuse.logits(self.draft_head, state)

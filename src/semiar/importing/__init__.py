@@ -1,0 +1,1 @@
+"""Drafters from the original projects' checkpoints."""
