@@ -93,7 +93,9 @@ def test_it_learns_as_its_trained_drafter(target: Target) -> None:
 
 
 def test_the_settings_of_the_trained_drafter() -> None:
-    settings = draft_settings(architecture="hybrid", small_lm="gru", options={"min_match": 3, "inner": {"lora_r": 2}})
+    settings = draft_settings(
+        architecture="hybrid", small_lm="gru", num_heads=2, options={"min_match": 3, "inner": {"lora_r": 2}}
+    )
     inner = inner_settings(settings)
     assert (inner.architecture, inner.small_lm, inner.lora_r, inner.num_heads) == ("semi", "gru", 2, 2)
     assert inner.options == {} and inner.num_speculative_tokens == 4
