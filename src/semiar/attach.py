@@ -19,6 +19,7 @@ from semiar.drafters import Drafter, DrafterSettings, HybridDrafter, NoDrafter, 
 from semiar.drafters.base import load_weights
 from semiar.drafters.heads import choose_vocab
 from semiar.drafters.hybrid import wrap
+from semiar.drafters.settings import refuse_unused
 from semiar.errors import ConfigError
 from semiar.pair import Pair
 from semiar.targets import LoadSettings
@@ -100,6 +101,7 @@ def _hybrid(pair: Pair, folder: Path, settings: DrafterSettings) -> Drafter:
         )
     if "inner" in settings.options:
         raise ConfigError("option inner", "none: the pair's own drafter is inside")
+    refuse_unused(settings, "hybrid, which takes them from the pair")
     inner: Any = pair.drafter.inner if isinstance(pair.drafter, HybridDrafter) else pair.drafter
     own = "inner." if isinstance(pair.drafter, HybridDrafter) else ""
     hybrid = wrap(settings, inner, pair.target)

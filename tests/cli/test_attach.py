@@ -83,12 +83,14 @@ def test_what_is_refused(capsys: pytest.CaptureFixture[str], base: Path, data: P
     refused(capsys, attach(base, out, "semi"), "drafter semi has to learn", "use semiar train", lines=0)
     refused(capsys, attach(base, out, "hybrid"), "no trained drafter", lines=0)
     refused(capsys, attach(run, out, "hybrid", "--drafter.options", '{"inner": {"small_lm": "gru"}}'), "inner", lines=0)
+    refused(capsys, attach(run, out, "hybrid", "--drafter.lora_r", "3"), "lora_r 3", "leave it out", lines=0)
     refused(capsys, attach(base, out, "lookup", "--drafter.options.size", "3"), "option 'size'", lines=0)
     refused(capsys, attach(base, out, "model", "--drafter.options.model", "./none"), "./none", lines=0)
     words = ["--drafter.architecture", "lookup"]
     for mode in ("joint", "after"):
         expected = (f"drafter lookup has nothing to learn in mode {mode}", "mode lora", "semiar attach")
-        refused(capsys, train_words(base, data, out, "--mode", mode, *words), *expected, lines=0)
+        whole = ["train", "--model", str(base), "--data", str(data), "--out", str(out), "--mode", mode, *words]
+        refused(capsys, whole, *expected, lines=0)
     assert not out.exists()
 
 

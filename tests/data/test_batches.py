@@ -4,7 +4,7 @@ import pytest
 import torch
 from kit.tokenizers import byte_tokenizer
 
-from semiar.data.batches import IGNORE, Collator, fingerprint, prepare
+from semiar.data.batches import IGNORE, Collator, answers_of, fingerprint, prepare
 from semiar.data.chat import ChatRenderer
 from semiar.data.samples import Message, Record
 from semiar.errors import DataError
@@ -87,3 +87,8 @@ def test_fingerprint_sees_order_borders_and_labels():
     sets.append([{"input_ids": [1, 2, 3], "labels": [1, 2, 3]}])
     assert len({fingerprint(examples) for examples in sets}) == len(sets)
     assert fingerprint([one]).startswith("d722d5bb9f0c1add")  # the same in every process
+
+
+def test_answers_are_the_unbroken_runs_of_what_is_learned() -> None:
+    labels = [[-100, 4, 5, -100, -100, 6], [7], [-100, -100], [-100, 8]]
+    assert answers_of([{"input_ids": row, "labels": row} for row in labels]) == [[4, 5], [6], [7], [8]]

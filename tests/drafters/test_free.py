@@ -17,6 +17,7 @@ from semiar.core.sampling import Sampling
 from semiar.decoding import Limits, decode
 from semiar.drafters import Drafter, DrafterSettings, build_drafter, load_drafter
 from semiar.drafters.base import save_drafter
+from semiar.errors import ConfigError
 from semiar.targets import Target
 from semiar.targets.lora import LoraSettings, attach
 
@@ -62,7 +63,8 @@ def build(case: dict[str, Any], target: Target, model: str, answers: list[list[i
     options = dict(case.get("options", {}))
     if case["architecture"] == "model":
         options["model"] = model
-    settings = DrafterSettings(case["architecture"], 4, lora_r=4, num_heads=1, options=options)
+    trained = {"lora_r": 4, "num_heads": 1} if case["architecture"] == "hybrid" else {}
+    settings = DrafterSettings(case["architecture"], 4, options=options, **trained)
     vocab = None
     if "vocab" in case:
         vocab = torch.randperm(size, generator=torch.Generator().manual_seed(2))[: case["vocab"]].sort().values
@@ -173,3 +175,9 @@ def test_the_drafter_inside_a_hybrid_is_the_trained_one(make: Any) -> None:
     hybrid.inner.load_state_dict(plain.state_dict())
     ours, theirs = (by_text(record(target, one, PROMPTS, COUNT)[1]) for one in (hybrid.bind(target), plain))
     assert ours == theirs
+
+
+@pytest.mark.parametrize("architecture", ["lookup", "recycling", "model"])
+def test_settings_that_it_does_not_use_are_refused(architecture: str) -> None:
+    with pytest.raises(ConfigError, match=f"lora_r 8 with drafter {architecture}"):
+        build_drafter(DrafterSettings(architecture, lora_r=8), target_in(torch.float64), None)

@@ -17,6 +17,7 @@ from semiar.core.draft import Draft, Plan
 from semiar.core.sampling import Sampling
 from semiar.drafters.base import Context, Drafter, DrafterSettings, State, register
 from semiar.drafters.matching import MATCHERS, Matcher
+from semiar.drafters.settings import refuse_unused
 from semiar.errors import ConfigError
 
 BORDER = -1  # stands between answers; no text holds it, so no match goes across
@@ -150,13 +151,14 @@ class Finders(State):
 class LookupDrafter(Drafter):
     """The tokens after the longest earlier match of a row's end; a row without one drafts nothing.
 
-    It has no head, so the settings of heads and of the draft vocabulary mean nothing to it.
+    It has no head, so the draft vocabulary means nothing to it.
     """
 
     Options = LookupOptions
 
     def __init__(self, settings: DrafterSettings, target: object = None, vocab: object = None, corpus_size: int = 0):
         super().__init__(settings)
+        refuse_unused(settings, self.name)
         self.corpus = Corpus(corpus_size)
 
     def read_answers(self, answers: Sequence[Sequence[int]]) -> None:

@@ -14,6 +14,7 @@ from semiar.core.sampling import Sampling, distribution, pick, uniform
 from semiar.drafters.base import Context, Drafter, DrafterSettings, State, register
 from semiar.drafters.heads import DraftHead, limited_head
 from semiar.drafters.lookup import only_chains
+from semiar.drafters.settings import refuse_unused
 from semiar.errors import ConfigError, PairError
 from semiar.targets import engine as engines
 from semiar.targets.cache import Cache
@@ -61,6 +62,7 @@ class ModelDrafter(Drafter):
 
     def __init__(self, settings: DrafterSettings, target: Target, vocab: Tensor | None, fingerprint: str = ""):
         super().__init__(settings)
+        refuse_unused(settings, self.name)
         name = self.options.model
         if not name:
             raise ConfigError("drafter model without a model", "--drafter.options.model with a hub id or folder")

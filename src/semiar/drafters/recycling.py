@@ -19,6 +19,7 @@ from semiar.core.draft import Draft, Plan
 from semiar.core.sampling import Sampling
 from semiar.drafters.base import Context, Drafter, DrafterSettings, State, register
 from semiar.drafters.heads import DraftHead, limited_head
+from semiar.drafters.settings import refuse_unused
 from semiar.errors import ConfigError
 from semiar.targets.target import Target
 
@@ -53,6 +54,7 @@ class RecyclingDrafter(Drafter):
 
     def __init__(self, settings: DrafterSettings, target: Target, vocab: Tensor | None, learned: bool = False):
         super().__init__(settings)
+        refuse_unused(settings, self.name)
         self.rows, self.width = target.vocab_size, self.options.candidates
         self.register_buffer("d2t", vocab)
         empty = torch.full((self.rows, self.width), -1, dtype=torch.int32)

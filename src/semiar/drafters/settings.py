@@ -89,3 +89,14 @@ def read_options(kind: type[Any], given: dict[str, Any], name: str) -> Any:
         if not isinstance(value, (int, float) if wanted is float else wanted) or (wanted is int and value is True):
             raise ConfigError(f"option {key} {value!r} of drafter {name}", f"a value of type {wanted.__name__}")
     return kind(**given)
+
+
+GENERAL = ("architecture", "num_speculative_tokens", "draft_vocab_size", "options")
+
+
+def refuse_unused(settings: DrafterSettings, name: str) -> None:
+    """Raise ``ConfigError`` for a setting other than the general ones that is not as it is when left out."""
+    for one in fields(DrafterSettings):
+        value = getattr(settings, one.name)
+        if one.name not in GENERAL and value != one.default:
+            raise ConfigError(f"{one.name} {value} with drafter {name}", "to leave it out")
