@@ -59,6 +59,8 @@ def difference(first: Sequence[Row], second: Sequence[Row], measure: Measure, *,
             continue
         a, b = _draws(one, measure), _draws(other, measure)
         x, y = _exact(one, measure), _exact(other, measure)
+        if relative and not (y and b.all()):
+            continue  # nothing to be relative to
         draws.append(a / b - 1 if relative else a - b)
         exact.append(x / y - 1 if relative else x - y)
     return _interval(draws, exact)
