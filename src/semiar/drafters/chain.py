@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import fields
 from typing import Any, ClassVar
 
 import torch
@@ -11,17 +10,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from semiar.core.draft import Draft, Plan
-from semiar.core.sampling import Law, Sampling, distribution, pick, uniform
+from semiar.core.sampling import Sampling, uniform
 from semiar.drafters.base import Context, Drafter, DrafterSettings, State
 from semiar.drafters.compiled import CompiledDraft
+from semiar.drafters.drawing import draw_chain
 from semiar.drafters.heads import DraftHead
 from semiar.drafters.memory import Fresh, Memory, map_tensors
+from semiar.drafters.settings import refuse_unused
 from semiar.drafters.trees import draft_tree
-from semiar.errors import ConfigError, PairError
+from semiar.errors import PairError
 from semiar.targets.packed import pack
 from semiar.targets.target import LAST, Target
-
-COMMON = {"architecture", "num_speculative_tokens", "draft_vocab_size", "lora_r", "options"}  # every drafter reads them
 
 
 class ChainDrafter(Drafter):
@@ -63,7 +62,7 @@ class ChainDrafter(Drafter):
         layers: tuple[int, ...] = (LAST,),
     ):
         super().__init__(settings, layers)
-        self._refuse_unused()
+        refuse_unused(settings, settings.architecture, ("lora_r", *self.reads))
         if vocab is not None and int(vocab.max()) >= target.vocab_size:
             raise PairError(f"a draft vocabulary with token {int(vocab.max())}", f"ids below {target.vocab_size}")
         self.register_buffer("d2t", vocab)
@@ -73,12 +72,6 @@ class ChainDrafter(Drafter):
         self.draft_head = DraftHead(self.size, self.rows, settings.lora_r)
         self._embedding: list[Tensor] = []
         self._ready: list[Any] = []  # what drafts instead of `draft`, where it can: a graph or a kernel
-
-    def _refuse_unused(self) -> None:
-        for field in fields(DrafterSettings):
-            value = getattr(self.settings, field.name)
-            if field.name not in COMMON and field.name not in self.reads and value != field.default:
-                raise ConfigError(f"{field.name} {value} with drafter {self.settings.architecture}", "to leave it out")
 
     # -- what a drafter writes ---------------------------------------------------------------------------------------
 
@@ -210,39 +203,17 @@ class ChainDrafter(Drafter):
     def draft(
         self, fresh: Fresh, coins: Tensor | None, count: int, sampling: Sampling, stop_below: float = 0.0
     ) -> tuple[Tensor, Tensor | None]:
-        """Drafted ids (B, count) and, when sampling, their laws (B, count, V_draft); no host synchronisation.
-
-        With ``stop_below`` a row goes on with -1 after a token whose own probability is below it, and all end when the
-        last one has stopped.  The token itself stays: leaving it out would make the law of what is kept another one.
-        """
+        """Drafted ids (B, count) and, when sampling, their laws (B, count, V_draft); see `draw_chain`."""
         memory, inner = self.recall(fresh), self.begin(fresh.newest())
-        ids, tokens, laws = fresh.last, [], []
-        going = torch.ones_like(ids, dtype=torch.bool)
-        for step in range(count):
+
+        def following(ids: Tensor, step: int) -> Tensor:
+            nonlocal inner
             state, inner = self.step(ids, inner, step, memory)
-            logits = self.head(state, step)
-            law = distribution(logits, sampling)
-            choice = law.tokens
-            if law.probs is not None:
-                assert coins is not None
-                choice = pick(law.probs, coins[:, step : step + 1])
-                laws.append(law.probs)
-            assert choice is not None
-            ids = choice if self.vocab is None else self.vocab[choice]
-            tokens.append(torch.where(going, ids, -1) if stop_below else ids)
-            if stop_below and step + 1 < count:
-                going = going & (_confidence(logits, law, choice) >= stop_below)
-                if not bool(going.any()):
-                    break
-        return torch.cat(tokens, 1), torch.cat(laws, 1) if laws else None
+            return self.head(state, step)
+
+        return draw_chain(following, fresh.last, coins, count, sampling, self.vocab, stop_below)
 
 
 def unit_scale(target: Target) -> float:
     """What brings the target's embeddings to unit scale."""
     return 1 / float(target.embedding[:4096].detach().float().std())
-
-
-def _confidence(logits: Tensor, law: Law, choice: Tensor) -> Tensor:
-    """Probability (B, 1) that the drafter gave to its own choice."""
-    probs = logits.float().softmax(-1) if law.probs is None else law.probs
-    return probs.gather(-1, choice[..., None])[..., 0]

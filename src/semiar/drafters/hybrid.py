@@ -16,7 +16,8 @@ from torch.nn import functional as F
 from semiar.core.draft import Draft, Plan
 from semiar.core.sampling import Sampling
 from semiar.drafters.base import Context, Drafter, DrafterSettings, State, build_drafter, register
-from semiar.drafters.lookup import Corpus, Finder, Finders, LookupOptions, fill, only_chains
+from semiar.drafters.drawing import only_chains
+from semiar.drafters.lookup import Corpus, Finder, Finders, LookupOptions, fill
 from semiar.errors import ConfigError
 from semiar.targets.target import Target
 
