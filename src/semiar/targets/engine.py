@@ -43,11 +43,12 @@ def choose_engine(wanted: str, target: Target) -> str:
 
 
 def _fastest(target: Target) -> str:
-    """native where its kernel takes the model and can be compiled here, else packed."""
+    """native where its kernel takes the model, can be compiled here and finds bfloat16 products, else packed."""
     if why_not(target):
         return "packed"
     try:
-        library()
+        if not library().semiar_in_blocks(1):
+            return "packed"
     except TargetError as error:
         warnings.warn(f"{error}; going on with the engine packed", stacklevel=2)
         return "packed"
