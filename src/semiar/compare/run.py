@@ -108,7 +108,7 @@ def run_cell(config: CompareConfig, cell: Cell, console: Console) -> dict[str, A
     measure, task = config.measure, cell.task
     settings = BenchSettings(
         task=task.source, folder=config.folder, prompts=measure.prompts, max_new_tokens=task.max_new_tokens,
-        temperature=measure.temperature, num_speculative_tokens=cell.point.get("count", measure.count),
+        temperature=measure.temperature, num_speculative_tokens=cell.point.get("count", 0 if measure.own_count else config.num_speculative_tokens),
     )  # fmt: skip
     run_bench(pair, settings, trace, None, console)
     read = read_trace(trace)
