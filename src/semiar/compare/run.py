@@ -106,9 +106,10 @@ def run_cell(config: CompareConfig, cell: Cell, console: Console) -> dict[str, A
     reset_peak()
     trace = Path(config.out) / "traces" / f"{cell.key}.jsonl"
     measure, task = config.measure, cell.task
+    count = cell.point.get("count", 0 if measure.own_count else config.num_speculative_tokens)
     settings = BenchSettings(
         task=task.source, folder=config.folder, prompts=measure.prompts, max_new_tokens=task.max_new_tokens,
-        temperature=measure.temperature, num_speculative_tokens=cell.point.get("count", 0 if measure.own_count else config.num_speculative_tokens),
+        temperature=measure.temperature, num_speculative_tokens=count,
     )  # fmt: skip
     run_bench(pair, settings, trace, None, console)
     read = read_trace(trace)

@@ -56,7 +56,8 @@ def _line(task: str, drafter: str, rows: list[Row]) -> Line:
         task, drafter, "/".join(str(k) for k in sorted({one["num_speculative_tokens"] for one in measured})),
         figure(rows, tokens_per_call), [rate for rate in longest if rate is not None],
         _mean(one["time"]["draft_ms"] for one in measured), figure(rows, speedup),
-        _mean(one["speed"]["speedup"] for one in measured), _mean(predicted) if predicted else None, _best(measured[0]["prediction"]),
+        _mean(one["speed"]["speedup"] for one in measured), _mean(predicted) if predicted else None,
+        _best(measured[0]["prediction"]),
         _mean(one["speed"]["tokens_per_second"] for one in measured), rows[0]["parameters"],
         _mean(row["train"].get("train_runtime", 0.0) for row in rows), max(row["peak_bytes"] for row in rows) / MIB,
         f"{sum(one['texts']['equal'] for one in measured)}/{sum(one['texts']['compared'] for one in measured)}",
@@ -74,8 +75,8 @@ def _mean(values: Any) -> float:
 
 
 HEAD = (
-    "task", "drafter", "K", "tokens per pass", "draft, ms", "speed-up", "with prompt", "predicted", "best K (predicted)", "tokens/s",
-    "parameters, M", "training, s", "memory, MiB", "texts equal",
+    "task", "drafter", "K", "tokens per pass", "draft, ms", "speed-up", "with prompt", "predicted", "best K (predicted)",
+    "tokens/s", "parameters, M", "training, s", "memory, MiB", "texts equal",
 )  # fmt: skip
 
 
