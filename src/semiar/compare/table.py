@@ -75,7 +75,7 @@ def _mean(values: Any) -> float:
 
 
 HEAD = (
-    "task", "drafter", "K", "tokens per pass", "draft, ms", "speed-up", "with prompt", "predicted", "best K (predicted)",
+    "task", "drafter", "K", "tokens per pass", "draft, ms", "speed-up", "with prompt", "predicted", "best K",
     "tokens/s", "parameters, M", "training, s", "memory, MiB", "texts equal",
 )  # fmt: skip
 
