@@ -14,7 +14,7 @@ from kit.recording import Proposal, record, teacher_forced
 from semiar.core.draft import Plan
 from semiar.core.sampling import Sampling
 from semiar.drafters import Drafter, build_drafter, load_drafter
-from semiar.drafters.base import save_drafter
+from semiar.drafters.saving import save_drafter
 from semiar.targets import Target
 from semiar.targets.lora import LoraSettings, attach
 from semiar.training.config import LossSettings

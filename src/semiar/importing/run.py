@@ -12,7 +12,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from semiar.drafters.base import DrafterSettings, build_drafter, load_weights
+from semiar.drafters.base import DrafterSettings, build_drafter
+from semiar.drafters.saving import load_weights
 from semiar.errors import ConfigError, PairError, SourceNotFound
 from semiar.importing.layouts import LAYOUTS
 from semiar.pair import Pair
