@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from kit.models import noisy_drafter, semi_drafter, table_model, tiny
+from kit.drafters import noisy_drafter
+from kit.models import semi_drafter, table_model, tiny
 from kit.tokenizers import byte_tokenizer
 from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from kit.drafters import TableDrafter
 from kit.laws import THREE, check_texts, laws_of, sample
-from kit.models import TableDrafter, table_model
+from kit.models import table_model
 
 from semiar.core.sampling import Sampling
 from semiar.decoding import Limits, decode
