@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.models import ScriptDrafter, chain_table, table_model
+from kit.drafters import ScriptDrafter
+from kit.models import chain_table, table_model
 from kit.tokenizers import byte_tokenizer
 from rich.console import Console
 

@@ -64,7 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def parser() -> ArgumentParser:
     """The whole command line; an unknown key, in a file or on the line, is an error (exit code 2)."""
     about = "Fine-tune an LLM with its draft model; decode faster, losslessly."
-    top = ArgumentParser(prog="semiar", description=about, exit_on_error=False)
+    # no abbreviations: --n, several answers elsewhere, would be taken for --num_speculative_tokens
+    top = ArgumentParser(prog="semiar", description=about, exit_on_error=False, allow_abbrev=False)
     top.add_argument("--version", action="version", version=f"semiar {__version__}")
     verbs = top.add_subcommands(dest="verb", required=True)
     for name, (build, _, help_text) in VERBS.items():

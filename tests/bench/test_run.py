@@ -10,7 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit.chats import asked
-from kit.models import TableDrafter, chain_table, semi_drafter, table_model
+from kit.drafters import TableDrafter
+from kit.models import chain_table, semi_drafter, table_model
 from kit.tokenizers import byte_tokenizer
 from rich.console import Console
 

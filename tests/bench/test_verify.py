@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from kit.models import ModelDrafter, noisy_drafter, tiny
+from kit.drafters import ModelDrafter, noisy_drafter
+from kit.models import tiny
 from kit.tokenizers import byte_tokenizer
 from rich.console import Console
 from torch import Tensor

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from kit.models import noisy_drafter, semi_drafter, table_model, tiny
+from kit.drafters import noisy_drafter
+from kit.models import semi_drafter, table_model, tiny
 from kit.tokenizers import byte_tokenizer
 from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
@@ -179,6 +180,7 @@ REFUSED: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", list(REFUSED))
 def test_what_would_change_the_output_is_refused_by_name(pair: Pair, name: str) -> None:
+    """Penalties, biases, bans and processors of one's own among them (H10, H11)."""
     with pytest.raises(ConfigError, match=name):
         pair.target.lm.generate(
             torch.tensor(texts([5])), custom_generate=custom_generate(pair), max_new_tokens=6, pad_token_id=PAD,

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from kit.models import ModelDrafter, noisy_copy, prompts_of, target_of
+from kit.drafters import ModelDrafter
+from kit.models import noisy_copy, prompts_of, target_of
 
 from semiar.core.draft import Draft
 from semiar.decoding import Limits, decode

@@ -7,19 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from kit.models import (
-    ModelDrafter,
-    ScriptDrafter,
-    TableDrafter,
-    chain_table,
-    noisy_drafter,
-    plain_greedy,
-    prompts_of,
-    semi_drafter,
-    table_model,
-    target_of,
-    tiny,
-)
+from kit.drafters import ModelDrafter, ScriptDrafter, TableDrafter, noisy_drafter
+from kit.models import chain_table, plain_greedy, prompts_of, semi_drafter, table_model, target_of, tiny
 
 from semiar.core.sampling import Sampling
 from semiar.decoding import Limits, Step, decode

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 import torch
+from kit.drafters import TableDrafter
 from kit.laws import FOREIGN, FOUR, OTHER, ROWS, THREE, check, check_texts, distances, joint_chance, laws_of, sample
-from kit.models import TableDrafter, semi_drafter, table_model
+from kit.models import semi_drafter, table_model
 from torch import Tensor
 
 from semiar.core.draft import Draft, Plan

@@ -4,16 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from kit.models import (
-    ScriptDrafter,
-    TableDrafter,
-    chain_table,
-    noisy_drafter,
-    plain_greedy,
-    prompts_of,
-    table_model,
-    target_of,
-)
+from kit.drafters import ScriptDrafter, TableDrafter, noisy_drafter
+from kit.models import chain_table, plain_greedy, prompts_of, table_model, target_of
 
 from semiar.decoding import Limits, Step, decode
 from semiar.drafters import Drafter, NoDrafter

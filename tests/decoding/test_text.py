@@ -9,14 +9,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kit.models import (
-    TableDrafter,
-    chain_table,
-    noisy_drafter,
-    prompts_of,
-    table_model,
-    target_of,
-)
+from kit.drafters import TableDrafter, noisy_drafter
+from kit.models import chain_table, prompts_of, table_model, target_of
 from kit.tokenizers import byte_tokenizer
 
 from semiar.core.sampling import Sampling

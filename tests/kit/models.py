@@ -7,7 +7,7 @@ windows are 8 wide, so short tests cross them.  Table models have a next-token l
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,7 @@ import transformers
 from torch import Tensor, nn
 
 from kit.tokenizers import byte_tokenizer
-from semiar.core.draft import Draft, Plan
-from semiar.core.sampling import Sampling, distribution, draw
-from semiar.drafters import Context, Drafter, DrafterSettings, State, build_drafter
+from semiar.drafters import Drafter, DrafterSettings, build_drafter
 from semiar.pair import Pair
 from semiar.targets import Target
 from semiar.targets.lora import LoraSettings, attach
@@ -146,169 +144,6 @@ def chain_table(size: int, step: int = 1, changes: dict[int, int] | None = None)
     """Logits of a chain i -> i + step (modulo the size), with ``changes`` of what follows single tokens."""
     following = {i: (i + step) % size for i in range(size)} | (changes or {})
     return [[10.0 if j == following[i] else 0.0 for j in range(size)] for i in range(size)]
-
-
-# -- drafters ----------------------------------------------------------------------------------------------------------
-
-
-class TestDrafter(Drafter):
-    """Base of the drafters below: K drafts, nothing to learn."""
-
-    __test__ = False  # not a test class
-
-    def __init__(self, count: int):
-        super().__init__(DrafterSettings(architecture="none", num_speculative_tokens=count))
-
-
-class ScriptDrafter(TestDrafter):
-    """Proposes what ``script(tokens, count)`` says for each row's committed tokens; short lists are filled with -1."""
-
-    def __init__(self, script: Callable[[list[int], int], Sequence[int]], count: int = 4):
-        super().__init__(count)
-        self.script = script
-
-    def propose(
-        self, context: Context, state: State, plan: Plan, sampling: Sampling, rng: torch.Generator | None
-    ) -> Draft:
-        rows = [context.tokens[b, :n].tolist() for b, n in enumerate(context.lengths.tolist())]
-        drafts = [list(self.script(row, plan.count))[: plan.count] for row in rows]
-        width = max(len(draft) for draft in drafts)
-        return Draft.chain(torch.tensor([d + [-1] * (width - len(d)) for d in drafts], dtype=torch.long))
-
-
-class TableDrafter(TestDrafter):
-    """Drafts from its own table of logits: a chain, or a full tree with ``width`` children of every node.
-
-    ``how``: "sampled" draws from the row's softmax (siblings i.i.d.), "without" draws siblings without replacement,
-    "chosen" takes the most likely ones.  ``vocab`` limits it to these ids, as a reduced draft vocabulary does.
-    """
-
-    def __init__(
-        self,
-        table: Sequence[Sequence[float]],
-        count: int = 4,
-        *,
-        width: int = 1,
-        how: str = "sampled",
-        vocab: Sequence[int] | None = None,
-    ):
-        super().__init__(count)
-        self.width, self.how = width, how
-        self.register_buffer("d2t", None if vocab is None else torch.tensor(vocab))
-        rows = torch.tensor(table, dtype=torch.float64)
-        self.laws = (rows if self.vocab is None else rows[:, self.vocab]).softmax(-1)  # (V, V_draft)
-
-    def propose(
-        self, context: Context, state: State, plan: Plan, sampling: Sampling, rng: torch.Generator | None
-    ) -> Draft:
-        how = "chosen" if sampling.greedy else self.how
-        level = [(0, context.last()[:, 0])]  # (slot, token) of the nodes that get children
-        tokens: list[Tensor] = []
-        parents: list[int] = []
-        laws: list[Tensor] = []
-        for _ in range(plan.count):
-            following = []
-            for slot, token in level:
-                law = self.laws[token]
-                for column in self._siblings(law, how, rng):
-                    tokens.append(column if self.vocab is None else self.vocab[column])
-                    parents.append(slot)
-                    laws.append(law)
-                    following.append((len(tokens), tokens[-1]))
-            level = following
-        nodes = torch.stack(tokens, 1)
-        probs = None if how == "chosen" else torch.stack(laws, 1)
-        if self.width == 1:
-            return Draft.chain(nodes, probs, self.vocab)
-        return Draft(nodes, torch.tensor(parents).expand(len(nodes), -1), probs, self.vocab, how != "without")
-
-    def _siblings(self, law: Tensor, how: str, rng: torch.Generator | None) -> list[Tensor]:
-        if how == "chosen":
-            return list(law.topk(self.width, -1).indices.unbind(-1))
-        picks: list[Tensor] = []
-        for _ in range(self.width):
-            picks.append(draw(law, rng))
-            if how == "without":
-                law = law.scatter(1, picks[-1][:, None], 0.0)
-        return picks
-
-
-class ModelState(State):
-    """The memory of a `ModelDrafter`: a cache of its own model."""
-
-    def __init__(self, cache: Any):
-        super().__init__()
-        self.cache = cache
-
-    def select(self, rows: Tensor) -> None:
-        self.cache.select(rows)
-
-    def join(self, other: State) -> None:
-        self.cache.join(other.cache)  # type: ignore[attr-defined]
-
-
-class ModelDrafter(TestDrafter):
-    """A whole model as drafter, with its own cache: a chain, or a tree with ``width`` most likely children."""
-
-    def __init__(self, model: nn.Module, count: int = 4, *, width: int = 1):
-        super().__init__(count)
-        self.own, self.width = Target(model), width
-
-    def start(self, batch: int, capacity: int, device: torch.device) -> ModelState:
-        return ModelState(self.own.start(batch, capacity))
-
-    def propose(
-        self, context: Context, state: State, plan: Plan, sampling: Sampling, rng: torch.Generator | None
-    ) -> Draft:
-        logits = self._catch_up(context, state.cache)  # type: ignore[attr-defined]
-        if self.width > 1:
-            return self._tree(logits, state.cache, plan.count)  # type: ignore[attr-defined]
-        tokens: list[Tensor] = []
-        laws: list[Tensor | None] = []
-        for step in range(plan.count):
-            law = distribution(logits, sampling)
-            tokens.append(law.tokens if law.probs is None else draw(law.probs, rng))  # type: ignore[arg-type]
-            laws.append(law.probs)
-            if step + 1 < plan.count:
-                logits = self._look(torch.cat(tokens, 1), state.cache)[:, -1:]  # type: ignore[attr-defined]
-        return Draft.chain(torch.cat(tokens, 1), None if laws[0] is None else torch.cat(laws, 1))  # type: ignore[arg-type]
-
-    def _catch_up(self, context: Context, cache: Any) -> Tensor:
-        """Run what was committed since the last call; logits (B, 1, V) after each row's newest token."""
-        need = context.lengths - cache.lengths
-        steps = torch.arange(int(need.max()))
-        places = (cache.lengths[:, None] + steps).clamp(max=context.tokens.shape[1] - 1)
-        out = self.own(context.tokens.gather(1, places), cache)
-        cache.keep(torch.where(steps < need[:, None], steps, -1))
-        return out.logits[torch.arange(len(need)), need - 1][:, None]
-
-    def _look(self, tokens: Tensor, cache: Any, **geometry: Tensor) -> Tensor:
-        """Logits over drafted tokens; nothing of them stays in the cache."""
-        logits = self.own(tokens, cache, **geometry).logits
-        cache.keep(torch.full_like(tokens, -1), chain=True)
-        return logits
-
-    def _tree(self, logits: Tensor, cache: Any, count: int) -> Draft:
-        """The ``width`` best children of every node, down to depth ``count``; chosen, not sampled."""
-        batch = len(logits)
-        tokens = logits[:, 0].topk(self.width).indices
-        parents = [0] * self.width
-        level = list(range(1, self.width + 1))
-        for _ in range(count - 1):
-            depths, mask = Draft(tokens, torch.tensor(parents).expand(batch, -1)).geometry()
-            seen = self._look(tokens, cache, depths=depths[:, 1:] - 1, mask=mask[:, 1:, 1:])
-            new = []
-            for slot in level:
-                tokens = torch.cat([tokens, seen[:, slot - 1].topk(self.width).indices], 1)
-                parents += [slot] * self.width
-                new += range(len(parents) - self.width + 1, len(parents) + 1)
-            level = new
-        return Draft(tokens, torch.tensor(parents).expand(batch, -1))
-
-
-def noisy_drafter(model: nn.Module, count: int = 4, *, width: int = 1, noise: float = 0.04) -> ModelDrafter:
-    """A noisy copy of the target as drafter: a good share of its drafts are right, but not all."""
-    return ModelDrafter(noisy_copy(model, noise), count, width=width)
 
 
 # -- targets and prompts -----------------------------------------------------------------------------------------------

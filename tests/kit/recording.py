@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kit.models import TestDrafter
+from kit.drafters import TestDrafter
 from semiar.core.draft import Draft, Plan
 from semiar.core.sampling import Sampling, distribution
 from semiar.decoding import Limits, decode

@@ -5,18 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kit.models import (
-    NAMES,
-    ScriptDrafter,
-    TableDrafter,
-    chain_table,
-    noisy_drafter,
-    plain_greedy,
-    prompts_of,
-    table_model,
-    target_of,
-    tiny,
-)
+from kit.drafters import ScriptDrafter, TableDrafter, noisy_drafter
+from kit.models import NAMES, chain_table, plain_greedy, prompts_of, table_model, target_of, tiny
 from semiar.core.draft import Plan
 from semiar.core.sampling import Sampling
 from semiar.decoding import Limits, decode

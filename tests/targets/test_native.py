@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from kit.models import TableDrafter, noisy_drafter, plain_greedy, prompts_of, table_model, tiny
+from kit.drafters import TableDrafter, noisy_drafter
+from kit.models import plain_greedy, prompts_of, table_model, tiny
 from torch import Tensor
 
 from semiar.core.draft import Draft

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from kit.models import NAMES, TableDrafter, noisy_drafter, plain_greedy, prompts_of, semi_drafter, table_model, tiny
+from kit.drafters import TableDrafter, noisy_drafter
+from kit.models import NAMES, plain_greedy, prompts_of, semi_drafter, table_model, tiny
 from torch import Tensor, nn
 from torch.nn import functional as F
 
