@@ -9,7 +9,7 @@ import torch
 from kit.models import draft_settings, semi_drafter, shake, target_of
 
 from semiar.drafters import DrafterSettings, build_drafter
-from semiar.drafters.base import resolve_layers
+from semiar.drafters.fusion import resolve_layers
 from semiar.drafters.heads import choose_vocab
 from semiar.errors import ConfigError, SourceNotFound
 from semiar.targets import Target

@@ -184,15 +184,6 @@ def build_drafter(
     return REGISTRY[settings.architecture](settings, target, vocab, **(extra or {})).bind(target)  # type: ignore[call-arg,arg-type]
 
 
-def resolve_layers(settings: DrafterSettings, target: Target) -> tuple[int, ...]:
-    """Layer indices for `Target.forward`, lowest first, the head's input last."""
-    if settings.layers == "last":
-        return (LAST,)
-    depth = len(target.blocks)
-    picks = sorted({max(0, min(2, depth - 1)), depth // 2, max(0, depth - 3)})
-    return (*picks, LAST)
-
-
 def save_drafter(drafter: Drafter, folder: Path, about: dict[str, Any]) -> None:
     """Write ``config.json`` and ``model.safetensors``; borrowed tensors are not saved."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from semiar.drafters.base import DrafterSettings, register, resolve_layers
+from semiar.drafters.base import DrafterSettings, register
 from semiar.drafters.chain import ChainDrafter
 from semiar.drafters.context_lm import attend, rotary, rotate
-from semiar.drafters.fusion import Features
+from semiar.drafters.fusion import Features, resolve_layers
 from semiar.drafters.memory import Memory
 from semiar.drafters.norm import RMSNorm
 from semiar.errors import ConfigError
