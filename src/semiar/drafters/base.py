@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from semiar.core.calibration import Calibration
 from semiar.core.draft import Draft, Plan
 from semiar.core.sampling import Sampling
 from semiar.drafters.settings import DrafterSettings, NoOptions, read_options
@@ -181,7 +182,12 @@ def build_drafter(
     """A fresh drafter for `target`; ``vocab`` (V_draft,) are the target ids it may draft, None = all."""
     if settings.architecture not in REGISTRY:
         raise ConfigError(f"drafter architecture '{settings.architecture}'", f"one of {', '.join(sorted(REGISTRY))}")
-    return REGISTRY[settings.architecture](settings, target, vocab, **(extra or {})).bind(target)  # type: ignore[call-arg,arg-type]
+    extra = dict(extra or {})
+    known = extra.pop("calibration", None)
+    drafter: Any = REGISTRY[settings.architecture](settings, target, vocab, **extra)  # type: ignore[call-arg,arg-type]
+    if known:
+        drafter.calibration = Calibration(**known)
+    return drafter.bind(target)
 
 
 def save_drafter(drafter: Drafter, folder: Path, about: dict[str, Any]) -> None:

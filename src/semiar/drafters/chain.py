@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from semiar.core.calibration import Calibration
 from semiar.core.draft import Draft, Plan
 from semiar.core.sampling import Law, Sampling, distribution, pick, uniform
 from semiar.drafters.base import Context, Drafter, DrafterSettings, State
@@ -72,6 +73,7 @@ class ChainDrafter(Drafter):
         self.scale = embedding_scale or unit_scale(target)
         self.draft_head = DraftHead(self.size, self.rows, settings.lora_r)
         self._embedding: list[Tensor] = []
+        self.calibration: Calibration | None = None  # of held-out samples, once it has learned
         self._ready: list[Any] = []  # what drafts instead of `draft`, where it can: a graph or a kernel
 
     def _refuse_unused(self) -> None:
@@ -127,7 +129,7 @@ class ChainDrafter(Drafter):
         pack(self, keep=True, spare=(self.draft_head,))
 
     def extra_config(self) -> dict[str, Any]:
-        return {"embedding_scale": self.scale}
+        return {"embedding_scale": self.scale} | ({"calibration": asdict(self.calibration)} if self.calibration else {})
 
     def embed(self, tokens: Tensor) -> Tensor:
         """The target's input embeddings, brought to unit scale."""
@@ -212,8 +214,8 @@ class ChainDrafter(Drafter):
     ) -> tuple[Tensor, Tensor | None]:
         """Drafted ids (B, count) and, when sampling, their laws (B, count, V_draft); no host synchronisation.
 
-        With ``stop_below`` a row goes on with -1 after a token whose own probability is below it, and all end when the
-        last one has stopped.  The token itself stays: leaving it out would make the law of what is kept another one.
+        With ``stop_below`` a row goes on with -1 after a token of a lower confidence, and all end when the last one
+        has stopped.  The token itself stays: leaving it out would make the law of what is kept another one.
         """
         memory, inner = self.recall(fresh), self.begin(fresh.newest())
         ids, tokens, laws = fresh.last, [], []
@@ -231,18 +233,18 @@ class ChainDrafter(Drafter):
             ids = choice if self.vocab is None else self.vocab[choice]
             tokens.append(torch.where(going, ids, -1) if stop_below else ids)
             if stop_below and step + 1 < count:
-                going = going & (_confidence(logits, law, choice) >= stop_below)
+                going = going & (self._confidence(logits, law, choice, step) >= stop_below)
                 if not bool(going.any()):
                     break
         return torch.cat(tokens, 1), torch.cat(laws, 1) if laws else None
+
+    def _confidence(self, logits: Tensor, law: Law, choice: Tensor, step: int) -> Tensor:
+        """Acceptance (B, 1) to expect of the drafter's own choice; uncalibrated, the probability that it gave it."""
+        probs = logits.float().softmax(-1) if law.probs is None else law.probs
+        own = probs.gather(-1, choice[..., None])[..., 0]
+        return own if self.calibration is None else self.calibration(own, step)
 
 
 def unit_scale(target: Target) -> float:
     """What brings the target's embeddings to unit scale."""
     return 1 / float(target.embedding[:4096].detach().float().std())
-
-
-def _confidence(logits: Tensor, law: Law, choice: Tensor) -> Tensor:
-    """Probability (B, 1) that the drafter gave to its own choice."""
-    probs = logits.float().softmax(-1) if law.probs is None else law.probs
-    return probs.gather(-1, choice[..., None])[..., 0]
