@@ -89,8 +89,8 @@ def _train(options: Namespace) -> int:
     return 0 if done or options.dry_run else 130
 
 
-def _pair_options(one: ArgumentParser) -> None:
-    one.add_argument("run", type=str, help="folder that semiar train wrote")
+def _pair_options(one: ArgumentParser, more: str = "") -> None:
+    one.add_argument("run", type=str, help=f"folder that semiar train wrote{more}")
     one.add_class_arguments(LoadSettings, "load")
 
 
@@ -171,8 +171,7 @@ def _verify(options: Namespace) -> int:
 
 
 def _attach_options(one: ArgumentParser) -> None:
-    one.add_argument("run", type=str, help="folder that semiar train wrote, or a model: hub id or folder")
-    one.add_class_arguments(LoadSettings, "load")
+    _pair_options(one, ", or a model: hub id or folder")
     one.add_class_arguments(AttachSettings, None)
 
 
@@ -195,13 +194,15 @@ def _data(options: Namespace) -> None:
 
 
 def _regenerate_options(one: ArgumentParser) -> None:
-    _pair_options(one)
+    _pair_options(one, ", or a model: hub id or folder")
+    one.add_argument("--adapter", type=str, default="", help="PEFT adapter of a target that is given as a model")
     one.add_class_arguments(RegenerateSettings, None)
 
 
 def _regenerate(options: Namespace) -> None:
     console = Console()
-    total = regenerate(load_pair(options), instantiate(RegenerateSettings, options), console)
+    pair = api.Pair.open(options.run, load_settings(options), adapter=options.adapter)
+    total = regenerate(pair, instantiate(RegenerateSettings, options), console)
     console.print(f"{total} samples in {options.out}", soft_wrap=True)
 
 
