@@ -15,6 +15,7 @@ from semiar.attach import AttachSettings, attach
 from semiar.bench.report import redraw
 from semiar.bench.run import BenchSettings, run_bench
 from semiar.bench.verify import VerifySettings, publish, verify
+from semiar.compare import advise as advising
 from semiar.compare import command as comparing
 from semiar.compare.config import CompareConfig
 from semiar.core.draft import Plan
@@ -236,6 +237,7 @@ VERBS: dict[str, tuple[Callable[[ArgumentParser], None], Callable[[Namespace], i
     "attach": (_attach_options, _attach, "Put a drafter that needs no training beside a target."),
     "data": (_data_options, _data, "Show samples as a model will see them, with the loss mask."),
     "regenerate": (_regenerate_options, _regenerate, "Replace a data set's answers by the target's own."),
+    "advise": (advising.options, advising.run, "Say whether and how speculation will pay for a target on your data."),
     "compare": (comparing.options, _compare, "Train and measure many drafters under one budget."),
     "import": (_import_options, _import, "Make a pair of a model and a drafter trained by its original project."),
     "report": (_report_options, _report, "Draw the report of a trace again."),
