@@ -21,9 +21,10 @@ from semiar.decoding import batch
 from semiar.demo import demo
 
 RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.yaml"))
+COMPARISONS = [path for path in RECIPES if path.stem.startswith("compare")]
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("recipe", [r for r in RECIPES if r not in COMPARISONS], ids=lambda path: path.stem)
 def test_recipes_are_whole_command_lines(capsys: pytest.CaptureFixture[str], recipe: Path) -> None:
     assert main(["train", "--config", str(recipe), "--optim.seed", "7", "--print_config"]) == 0
     shown = yaml.safe_load(capsys.readouterr().out)
@@ -31,6 +32,14 @@ def test_recipes_are_whole_command_lines(capsys: pytest.CaptureFixture[str], rec
     assert shown["optim"]["seed"] == 7 and shown["mode"] == asked["mode"]
     for section, values in asked.items():
         assert shown[section] == (shown[section] | values if isinstance(values, dict) else values)
+
+
+@pytest.mark.parametrize("recipe", COMPARISONS, ids=lambda path: path.stem)
+def test_recipes_of_comparisons_are_whole_command_lines(capsys: pytest.CaptureFixture[str], recipe: Path) -> None:
+    assert main(["compare", "--config", str(recipe), "--budget.rows", "7", "--print_config"]) == 0
+    shown, asked = yaml.safe_load(capsys.readouterr().out), yaml.safe_load(recipe.read_text())
+    assert shown["budget"] == shown["budget"] | asked["budget"] | {"rows": 7}
+    assert shown["drafters"] == asked["drafters"] and [task["data"] for task in shown["tasks"]] == ["gsm8k", "sql"]
 
 
 def test_the_printed_configuration_is_a_recipe(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from semiar.drafters import Drafter, NoDrafter
 from semiar.errors import ConfigError, TargetError
 from semiar.targets import Target, native
 from semiar.targets.cache import Cache
+from semiar.targets.early import EarlyLayers
 from semiar.targets.engine import choose_engine, prepare
 from semiar.targets.packed import can_pack
 
@@ -147,6 +148,41 @@ def test_bfloat16_texts_are_equal_token_for_token_where_logits_tie() -> None:
     drafter = noisy_drafter(model_of("llama-wide", torch.bfloat16), 5)
     for prompt in prompts_of(96, [3, 11, 29]):
         assert texts(target, drafter, [prompt], 80) == texts(target, NoDrafter(), [prompt], 80)
+
+
+@torch.inference_mode()
+def test_the_first_layers_alone_are_those_of_the_plain_model() -> None:
+    plain, target = Target(model_of("llama", torch.float32)), native_of("llama")
+    prompt = torch.tensor(prompts_of(96, [12]))
+    found = []
+    for one in (plain, target):
+        early = EarlyLayers(one, 2)
+        cache = early.start(1, 4)
+        states = [early.run(prompt[:, :9], cache)]
+        cache.keep(torch.arange(9)[None], chain=True)
+        found.append(torch.cat([*states, early.run(prompt[:, 9:], cache)], 1))
+    torch.testing.assert_close(found[1], found[0], rtol=0, atol=1e-3)
+
+
+@torch.inference_mode()
+def test_long_prompts_and_passes_without_a_memory_are_the_plain_model_s() -> None:
+    plain, target = Target(model_of("llama", torch.float32)), native_of("llama")
+    prompt = torch.tensor(prompts_of(96, [150]))
+    wanted = plain(prompt).logits
+    torch.testing.assert_close(target(prompt).logits, wanted, rtol=0, atol=2e-3)
+    cache = target.start(1, 8)
+    target.prefill(prompt[:, :149], torch.tensor([149]), cache, (-1,), chunk=40)
+    torch.testing.assert_close(target(prompt[:, 149:], cache).logits, wanted[:, -1:], rtol=0, atol=2e-3)
+
+
+def test_the_plain_weights_are_let_go() -> None:
+    before, target = Target(model_of("llama", torch.float32)), native_of("llama")
+    held = sum(value.numel() for value in target.lm.parameters())
+    assert held < 0.7 * sum(value.numel() for value in before.lm.parameters())
+    with pytest.raises(TargetError, match="given up its plain weights"):
+        target.lm(torch.tensor([[1, 2]]))
+    with pytest.raises(TargetError, match="given up its plain weights"):
+        target.state_dict()
 
 
 FOUR = [[0.9, 0.1, -0.4, 0.3], [-0.6, 1.1, 0.2, 0.0], [0.5, 0.5, -1.0, 0.8], [1.3, -0.7, 0.1, 0.2]]

@@ -55,9 +55,15 @@ class Drafting {
 
     // this thread's share of a matrix's rows, for tokens whose inputs are `from`; all threads are done when it returns
     template <typename Give>
-    void product(const void* weight, const E* from, int64_t in, int64_t count, int64_t out, int64_t thread, Give give) {
-        auto share = [&](int64_t of) { return of == barrier.threads ? out : out * of / barrier.threads / WIDTH * WIDTH; };
-        linear((const E*)weight, from, in, count, share(thread), share(thread + 1), give);
+    void product(
+        const void* weight, const E* from, int64_t in, int64_t count, int64_t out, int64_t thread, Give give,
+        int64_t start = 0) {
+        const int64_t all = out - start;
+        auto share = [&](int64_t of) { return of == barrier.threads ? out : start + all * of / barrier.threads / BLOCK * BLOCK; };
+        linear((const E*)weight, from, in, count, share(thread), share(thread + 1),
+               [&](int64_t row, int64_t rows, int64_t m, const float* values) {
+                   for (int64_t i = 0; i < rows; i++) give(row + i, m, values[i]);
+               });
         barrier.wait();
     }
 
@@ -107,8 +113,8 @@ class Drafting {
                 [&](int64_t row, int64_t m, float value) { x[m * hidden + row] = value; });
         for (int64_t m = 0; m < count; m++)
             norm(&x[m * hidden], (const E*)drafter.norm, hidden, drafter.epsilon, &normed[m * hidden]);
-        product((const E*)drafter.qkv + hidden * hidden, normed.data(), hidden, count, 2 * hidden, thread,
-                [&](int64_t row, int64_t m, float value) { qkv[m * 3 * hidden + hidden + row] = value; });
+        product(drafter.qkv, normed.data(), hidden, count, 3 * hidden, thread,
+                [&](int64_t row, int64_t m, float value) { qkv[m * 3 * hidden + row] = value; }, hidden);
         for (int64_t task = thread; task < count * drafter.heads; task += barrier.threads) {
             int64_t m = task / drafter.heads, slot = draft.position - count + 1 + m;
             keep(&qkv[m * 3 * hidden], task % drafter.heads, slot, slot + 1);

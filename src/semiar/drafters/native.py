@@ -65,7 +65,7 @@ class NativeDraft:
             "wide_bias": fuse.wide.bias, "narrow": fuse.narrow.weight, "narrow_bias": fuse.narrow.bias,
             "head": drafter.draft_head.fused(), "head_bias": drafter.draft_head.bias,
         }  # fmt: skip
-        (copies,), norms = gather([found], [norm.weight for norm in features.norms])
+        (copies,), norms = gather([found], [norm.weight for norm in features.norms], ("places",))
         self.norms = (Pointer * len(norms))(*(address(one) for one in norms))
         embedding = drafter._embedding[0]
         self.kept = (copies, norms, embedding, drafter.vocab)

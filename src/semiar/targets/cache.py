@@ -142,6 +142,13 @@ class Cache:
                 buffer.resize(extra)
             self.place.capacity = capacity
 
+    def allocate(self, heads: int, size: int, dtype: torch.dtype) -> None:
+        """Make the buffers now, (B, heads, capacity, size) each, where the first pass has not made them."""
+        if not self.buffers[0].is_initialized:
+            like = torch.empty(len(self.lengths), heads, 0, size, dtype=dtype, device=self.lengths.device)
+            for buffer in self.buffers:
+                buffer.lazy_initialization(like, like)
+
     def keep(self, path: Tensor, *, chain: bool = False) -> None:
         """Of the slots opened last, commit ``path`` (B, n) in order; -1 = none, at a row's end only.
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from semiar.errors import ConfigError
 from semiar.targets.cache import Cache
+from semiar.targets.native import Native
 from semiar.targets.target import Target
 
 FINAL_NORMS = ("norm", "ln_f", "final_layer_norm", "final_layernorm")  # the decoders' names for it
@@ -24,6 +25,7 @@ class EarlyLayers:
             raise ConfigError(f"an exit after {count} layers", f"1 to {len(target.blocks) - 1} for this target")
         self.target, self.count = target, count
         self.decoder = _cut(target, count)
+        self.native: Native | None = None  # once the target has been prepared for it
 
     def start(self, batch: int, capacity: int) -> Cache:
         """An empty memory of these layers."""
@@ -31,6 +33,9 @@ class EarlyLayers:
 
     def run(self, tokens: Tensor, cache: Cache) -> Tensor:
         """States (B, n, H) of tokens (B, n) that follow what the cache holds; `cache.keep` decides what stays."""
+        if self.target.native is not None:
+            self.native = self.native or self.target.native.first(self.count)
+            return self.native.run(tokens, cache, None, None, (self.count - 1,), False)[1][:, :, 0]
         slots = cache.open(tokens.shape[1])
         steps = torch.arange(tokens.shape[1], device=tokens.device)
         positions = cache.lengths[:, None] + steps

@@ -14,7 +14,7 @@ from semiar.targets.attention import use_grouped_attention, why_not_plain
 from semiar.targets.check import check_target, compare, differs, quiet, sample_ids
 from semiar.targets.compiled import Compiled
 from semiar.targets.lora import is_adapted
-from semiar.targets.native import Native, library, why_not
+from semiar.targets.native import Native, give_up, library, why_not
 from semiar.targets.packed import Packed, can_pack, join, pack
 from semiar.targets.target import LAST, Target
 
@@ -43,11 +43,12 @@ def choose_engine(wanted: str, target: Target) -> str:
 
 
 def _fastest(target: Target) -> str:
-    """native where its kernel takes the model and can be compiled here, else packed."""
+    """native where its kernel takes the model, can be compiled here and finds bfloat16 products, else packed."""
     if why_not(target):
         return "packed"
     try:
-        library()
+        if not library().semiar_in_blocks(1):
+            return "packed"
     except TargetError as error:
         warnings.warn(f"{error}; going on with the engine packed", stacklevel=2)
         return "packed"
@@ -70,18 +71,19 @@ def prepare(target: Target, engine: str, sizes: Sequence[int] = (1,)) -> None:
         join(block)
     native = Native(target) if engine == "native" else None
     for block in target.blocks:
-        if packs:
+        if native is not None:
+            give_up(block)
+        elif packs:
             pack(block)
     head = target.lm.get_output_embeddings()
-    if packs and type(head) is nn.Linear:
+    if packs and native is None and type(head) is nn.Linear:
         target.lm.set_output_embeddings(Packed(head.weight, head.bias, keep=True))
     use_grouped_attention(target.lm)
-    target.engine = engine
+    target.engine, target.native = engine, native
     compare(target, _logits(target, ids), before, f"the model prepared for the engine '{engine}'")
     if engine == "compiled":
         target.compiled = Compiled(target, sizes)
     if native is not None:
-        target.native = native
         check_target(target)
         compare(target, _after_prefill(target, ids), before[:, 2:], "the engine native")
 

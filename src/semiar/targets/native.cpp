@@ -90,17 +90,21 @@ template <typename E>
 static void feed_forward(
     const Model& model, const Layer& layer, const E* x, int64_t count, int64_t first, int64_t last, float* gates,
     E* active) {
-    const E *gate = (const E*)layer.gate_up, *up = gate + model.inner * model.hidden;
+    const E* gate_up = (const E*)layer.gate_up;
     const int64_t units = last - first;
-    linear(gate, x, model.hidden, count, first, last,
-           [&](int64_t row, int64_t m, float value) { gates[m * units + row - first] = value; });
+    linear(gate_up, x, model.hidden, count, first, last, [&](int64_t row, int64_t rows, int64_t m, const float* values) {
+        std::copy(values, values + rows, gates + m * units + row - first);
+    });
     for (int64_t i = 0; i < count * units; i += WIDTH) {  // what stands behind the last one is not used
         Lanes in = load(gates + i);
         store(gates + i, in / (exponential(-in) + 1.0f));
     }
-    linear(up, x, model.hidden, count, first, last, [&](int64_t row, int64_t m, float value) {
-        assign(active[m * model.inner + row], gates[m * units + row - first] * value);
-    });
+    linear(gate_up, x, model.hidden, count, model.inner + first, model.inner + last,
+           [&](int64_t row, int64_t rows, int64_t m, const float* values) {
+               const int64_t unit = row - model.inner;
+               for (int64_t i = 0; i < rows; i++)
+                   assign(active[m * model.inner + unit + i], gates[m * units + unit + i - first] * values[i]);
+           });
 }
 
 template <typename E>
@@ -122,7 +126,7 @@ static void run(const Model& model, const Pass& asked) {
 #pragma omp single
         barrier.threads = pass.threads;
         const int64_t thread = omp_get_thread_num();
-        auto share = [&](int64_t all, int64_t of) { return all * of / pass.threads / WIDTH * WIDTH; };
+        auto share = [&](int64_t all, int64_t of) { return all * of / pass.threads / BLOCK * BLOCK; };
         auto first = [&](int64_t all) { return share(all, thread); };
         auto last = [&](int64_t all) { return thread + 1 == pass.threads ? all : share(all, thread + 1); };
         std::vector<E> normed(count * hidden);  // each thread its own: cheaper than waiting for one
@@ -131,7 +135,9 @@ static void run(const Model& model, const Pass& asked) {
             for (int64_t m = 0; m < count; m++)
                 norm(&shared.x[m * hidden], (const E*)weight, hidden, model.epsilon, &normed[m * hidden]);
         };
-        auto add = [&](int64_t row, int64_t m, float value) { shared.x[m * hidden + row] += value; };
+        auto add = [&](int64_t row, int64_t rows, int64_t m, const float* values) {
+            for (int64_t i = 0; i < rows; i++) shared.x[m * hidden + row + i] += values[i];
+        };
         auto hand_out = [&](int64_t layer) {
             for (int64_t f = 0; f < pass.features; f++)
                 for (int64_t m = thread; pass.wanted[f] == layer && m < count; m += pass.threads)
@@ -149,8 +155,9 @@ static void run(const Model& model, const Pass& asked) {
             const E* bias = (const E*)layer.qkv_bias;
             norm_all(layer.input_norm);
             linear((const E*)layer.qkv, normed.data(), hidden, count, first(width), last(width),
-                   [&](int64_t row, int64_t m, float value) {
-                       shared.qkv[m * width + row] = value + (bias ? to_float(bias[row]) : 0.0f);
+                   [&](int64_t row, int64_t rows, int64_t m, const float* values) {
+                       for (int64_t i = row; i < row + rows; i++)
+                           shared.qkv[m * width + i] = values[i - row] + (bias ? to_float(bias[i]) : 0.0f);
                    });
             barrier.wait();
             attention<E>(model, layer, pass, shared, barrier, (E*)pass.memory[2 * index],
@@ -170,7 +177,9 @@ static void run(const Model& model, const Pass& asked) {
         hand_out(-1);
         if (pass.logits)
             linear((const E*)model.head, normed.data(), hidden, count, first(model.vocab), last(model.vocab),
-                   [&](int64_t row, int64_t m, float value) { pass.logits[m * model.vocab + row] = value; });
+                   [&](int64_t row, int64_t rows, int64_t m, const float* values) {
+                       std::copy(values, values + rows, pass.logits + m * model.vocab + row);
+                   });
     }
 }
 
@@ -180,3 +189,6 @@ extern "C" void semiar_pass(const Model* model, const Pass* pass, int half) {
     else
         run<float>(*model, *pass);
 }
+
+// whether matrices have to lie in blocks
+extern "C" int semiar_in_blocks(int half) { return half && IN_BLOCKS<bfloat16>; }

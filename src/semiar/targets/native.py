@@ -1,4 +1,4 @@
-"""Passes over few tokens of Llama-like models by a kernel of our own (`native.cpp`), on a CPU.
+"""Passes of Llama-like models by a kernel of our own (`native.cpp`), on a CPU.
 
 A whole pass is one call: every weight is read once, at the speed of the memory, and nothing is dispatched in between.
 What is computed for a token does not depend on how many others are in the pass, so a speculative pass gives the same
@@ -7,6 +7,7 @@ bits as plain decoding, also in bfloat16.  The kernel is compiled when it is fir
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import hashlib
 import os
@@ -22,18 +23,19 @@ from typing import Any
 import torch
 from rich.console import Console
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from semiar.errors import TargetError
 from semiar.targets.cache import Cache
-from semiar.targets.packed import Together
+from semiar.targets.packed import Together, given_up
 
 SOURCE, HEADER = Path(__file__).with_suffix(".cpp"), Path(__file__).with_suffix(".h")
 FLAGS = ("-O3", "-march=native", "-fopenmp", "-shared", "-fPIC", "-std=c++20")
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 ROPES = ("default", "linear", "llama3")  # whose angles depend on the position alone
 LIBC = ctypes.CDLL(None)
+BLOCK = 32  # rows of a matrix that lie together
 PAGE, LINE = 1 << 21, 64  # bytes of a large page and of a cache line
-MOST = 64  # tokens of a pass; more are faster through the packed layers
 
 Pointer, Integer = ctypes.c_void_p, ctypes.c_int64
 LAYER = ("input_norm", "qkv", "qkv_bias", "query_norm", "key_norm", "out", "post_norm", "gate_up", "down")
@@ -79,6 +81,8 @@ def why_not(target: Any) -> str:
         return f"the activation '{config.hidden_act}': silu is supported"
     if getattr(config, "attention_bias", False) or getattr(config, "mlp_bias", False):
         return "biases in the output or feed-forward projections"
+    if any(layer.in_features % 2 for layer in target.decoder.modules() if isinstance(layer, nn.Linear)):
+        return "a matrix with an odd number of inputs"
     if getattr(target.lm.get_output_embeddings(), "bias", None) is not None:
         return "a bias in the output head"
     return "" if compiler() else "no C++ compiler: g++, clang++ or the one that CXX names"
@@ -140,16 +144,19 @@ class Native:
         self.layers = (Layer * len(rows))(*rows)
         self.model = Model(
             len(blocks), target.hidden_size, config.num_attention_heads, config.num_key_value_heads,
-            attention.head_dim, blocks[0]["down"].shape[1], output.shape[0],
+            attention.head_dim, target.blocks[0].mlp.down_proj.in_features, head.out_features,
             config.rms_norm_eps, attention.scaling, ctypes.addressof(self.layers),
             address(target.embedding), address(last), address(output),
         )  # fmt: skip
         self.bytes = sum(one.nbytes for block in blocks for one in block.values() if one is not None) + output.nbytes
         self.known = 0  # positions whose angles are known
 
-    def takes(self, tokens: Tensor, cache: Cache) -> bool:
-        """Whether this pass is one for the kernel."""
-        return tokens.numel() <= MOST and cache.buffers[0].is_initialized
+    def first(self, count: int) -> Native:
+        """The first ``count`` layers alone, with the same weights: for early exits."""
+        other = copy.copy(self)
+        other.model = Model.from_buffer_copy(self.model)
+        other.model.layers = count
+        return other
 
     def run(
         self, tokens: Tensor, cache: Cache, depths: Tensor | None, mask: Tensor | None, layers: Sequence[int],
@@ -157,6 +164,7 @@ class Native:
     ) -> tuple[Tensor | None, Tensor]:  # fmt: skip
         """Logits (B, n, V) in float32 and states (B, n, F, H); writes the cache's slots that `open` announces."""
         rows, count = tokens.shape
+        cache.allocate(self.model.shared, self.model.head_size, self.target.dtype)
         cache.open(count)
         self._angles(cache.capacity)
         memory = [states for buffer in cache.buffers for states in (buffer.keys, buffer.values)]
@@ -206,23 +214,59 @@ def layer_weights(block: Any) -> dict[str, Tensor | None]:
 Weights = dict[str, Tensor | None]
 
 
-def gather(blocks: list[Weights], others: list[Tensor]) -> tuple[list[Any], list[Tensor]]:
-    """Copies of all these weights one after another, in pages as large as the system gives."""
+class Given(nn.Module):
+    """Stands where a linear layer was whose weights the kernel has taken over."""
+
+    def __init__(self, layer: nn.Linear):
+        super().__init__()
+        self.in_features, self.out_features = layer.in_features, layer.out_features
+
+    def _save_to_state_dict(self, *arguments: Any, **options: Any) -> None:
+        raise given_up()
+
+    def forward(self, x: Tensor) -> Tensor:
+        raise given_up()
+
+
+def give_up(block: nn.Module) -> None:
+    """Let go of the plain weights of a layer's matrices."""
+    for parent in list(block.modules()):
+        for name, child in list(parent.named_children()):
+            if type(child) is nn.Linear:
+                setattr(parent, name, Given(child))
+
+
+def gather(blocks: list[Weights], others: list[Tensor], tables: Sequence[str] = ()) -> tuple[list[Any], list[Tensor]]:
+    """Copies of all these weights one after another, matrices in blocks, in pages as large as the system gives.
+
+    ``tables`` names those that are looked up row by row and stay as they are.
+    """
+    looked_up = {id(block[name]) for block in blocks for name in tables}
     tensors = [tensor for block in blocks for tensor in block.values() if tensor is not None] + others
-    sizes = [-(-tensor.nbytes // LINE) * LINE for tensor in tensors]
+    kept = [tensor.detach() if id(tensor) in looked_up else in_blocks(tensor) for tensor in tensors]
+    sizes = [-(-tensor.nbytes // LINE) * LINE for tensor in kept]
     memory = torch.empty(sum(sizes) + 2 * PAGE, dtype=torch.uint8)
     start = -memory.data_ptr() % PAGE
     if hasattr(LIBC, "madvise"):
         LIBC.madvise(Pointer(memory.data_ptr() + start), ctypes.c_size_t(sum(sizes)), 14)  # advice only: MADV_HUGEPAGE
     copies = {}
-    for tensor, size in zip(tensors, sizes, strict=True):
-        place = memory[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
-        copies[id(tensor)] = place.copy_(tensor.detach())
+    for tensor, made, size in zip(tensors, kept, sizes, strict=True):
+        place = memory[start : start + made.nbytes].view(made.dtype).view(made.shape)
+        copies[id(tensor)] = place.copy_(made)
         start += size
     return (
         [{name: None if one is None else copies[id(one)] for name, one in block.items()} for block in blocks],
         [copies[id(one)] for one in others],
     )
+
+
+def in_blocks(tensor: Tensor) -> Tensor:
+    """A matrix (out, in) as the kernel reads it: (out / 32, in / 2, 32, 2), zeros at the ends, if it wants that."""
+    if tensor.ndim < 2 or not library().semiar_in_blocks(int(tensor.dtype == torch.bfloat16)):
+        return tensor.detach()
+    out, size = tensor.shape
+    filled = F.pad(tensor.detach(), (0, size % 2, 0, -out % BLOCK))
+    return filled.view(-1, BLOCK, (size + 1) // 2, 2).transpose(1, 2).contiguous()
 
 
 def _joined(part: Any) -> nn.Linear:

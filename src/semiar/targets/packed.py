@@ -40,7 +40,7 @@ class Packed(nn.Module):
 
     def _save_to_state_dict(self, *arguments: Any, **options: Any) -> None:
         if self.weight is None:
-            raise _unsaved()
+            raise given_up()
         super()._save_to_state_dict(*arguments, **options)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -79,13 +79,14 @@ class Part(nn.Module):
         self.group, self.index = group, index
 
     def _save_to_state_dict(self, *arguments: Any, **options: Any) -> None:
-        raise _unsaved()
+        raise given_up()
 
     def forward(self, x: Tensor) -> Tensor:
         return self.group.take(self.index) if self.index else self.group.first(x)
 
 
-def _unsaved() -> TargetError:
+def given_up() -> TargetError:
+    """What to say to those who want the weights of a prepared model."""
     return TargetError(
         "this model was prepared for fast decoding and has given up its plain weights",
         "a model loaded with the engine eager, to save or to copy it",

@@ -132,8 +132,9 @@ class Target(nn.Module):
     ) -> Output:
         """One pass over `tokens`, placed after the committed positions of `cache` (or at position 0 without one)."""
         batch, count = tokens.shape
-        if self.native is not None and cache is not None and self.native.takes(tokens, cache):
-            return Output(*self.native.run(tokens, cache, depths, mask, layers, logits))
+        if self.native is not None:
+            where = self.start(batch, count) if cache is None else cache
+            return Output(*self.native.run(tokens, where, depths, mask, layers, logits))
         if self.compiled is not None and cache is not None and mask is None and logits:
             out = self._compiled(self.compiled, tokens, cache, tuple(layers))
             if out is not None:
