@@ -43,16 +43,16 @@ def advised(base: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) ->
 
 def again(
     advised: Path, copy: Path, base: Path, data: Path, capsys: pytest.CaptureFixture[str],
-    betas: list[float], dearer: float, speed: float,
+    betas: list[float], dearer: float, speed: float, fastest: str = "semi",
 ) -> tuple[dict[str, Any], list[str]]:  # fmt: skip
     """The advice where the candidates had these acceptances and this speed-up; a pass costs so many ms a token more."""
     shutil.copytree(advised, copy)
     rows = read_rows(copy)
     for row in rows:
-        better = 1.0 if row["drafter"] == "semi" else 0.9
+        better = 1.0 if row["drafter"] == fastest else 0.9
         most = row["settings"]["num_speculative_tokens"]
         row["machine"] |= {
-            "conditional_acceptance": (betas * most)[:most], "draft_ms": [0.5 * k for k in range(1, most + 1)],
+            "conditional_acceptance": (betas + [0.0] * most)[:most], "draft_ms": [0.5 * k for k in range(1, most + 1)],
             "verify_ms": {str(n + 1): 10 + dearer * n for n in range(most + 1)}, "overhead_ms": 0.1,
         }  # fmt: skip
         row["measured"]["num_speculative_tokens"] = 3 if speed > 1 else 0
@@ -76,7 +76,8 @@ def test_candidates_are_measured_on_prompts_that_none_learned_from(advised: Path
     assert len(learned) == 21 and len(held) == 3 and not set(learned) & set(held)
     found = json.loads((advised / "advice.json").read_text())
     assert {one["drafter"] for one in found["candidates"]} == {"semi", "medusa", "lookup"}
-    assert all(length >= 1 for length in found["tokens_per_pass_teacher_forced"].values())
+    half, whole = found["lengths"]
+    assert half["steps"] == whole["steps"] // 2 and min(half["tokens_per_pass"], whole["tokens_per_pass"]) >= 1
     assert found["draft_vocabularies"]["coverage"] == {"full": 1.0}
 
 
@@ -92,6 +93,15 @@ def test_it_says_what_to_run_where_it_pays(
     chosen = parser().parse_args(shlex.split(said[-1])[1:]).train
     assert (chosen.model, chosen.data, chosen.mode, chosen.adapter) == (str(base), str(data), "after", "")
     assert chosen.drafter.num_speculative_tokens == 3 and chosen.drafter.draft_vocab_size == "full"
+
+
+def test_it_says_what_a_trained_drafter_would_need_where_a_lookup_is_best(
+    advised: Path, base: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found, said = again(advised, tmp_path / "work", base, data, capsys, [0.8, 0.7, 0.7], 0.5, 2.0, "lookup")
+    assert found["verdict"] == "pays" and found["best"]["draft_vocab_size"] == ""
+    assert any(line.startswith("semi would be faster than lookup from an acceptance of about") for line in said)
+    assert said[-1].startswith(f"semiar attach {base} --out runs/sums --drafter.architecture lookup")
 
 
 @pytest.mark.parametrize(
@@ -112,15 +122,16 @@ def test_it_says_that_it_will_not_pay_and_what_would_change_that(
     assert any(line.startswith(why) for line in said)
 
 
-HEADS = Heads({"2048": 0.2, "4096": 0.3, "full": 2.0}, {"2048": 0.95, "4096": 0.97, "full": 1.0}, "4096")
+USED = (0.3, 0.9)  # those of 4096
+HEADS = Heads({"2048": 0.2, "4096": 0.3, "full": 2.0}, {"2048": 0.88, "4096": 0.9, "full": 1.0}, USED)
 
 
 @pytest.mark.parametrize(
     ("heads", "size"),
     [
         (HEADS, "2048"),
-        (Heads({"2048": 0.2, "4096": 0.3, "full": 2.0}, {"2048": 0.5, "4096": 0.9, "full": 1.0}, "4096"), "4096"),
-        (Heads({"2048": 0.2, "4096": 0.2, "full": 0.21}, {"2048": 0.5, "4096": 0.6, "full": 1.0}, "4096"), "full"),
+        (Heads({"2048": 0.2, "4096": 0.3, "full": 2.0}, {"2048": 0.5, "4096": 0.9, "full": 1.0}, USED), "4096"),
+        (Heads({"2048": 0.2, "4096": 0.3, "full": 0.31}, {"2048": 0.5, "4096": 0.9, "full": 1.0}, USED), "full"),
     ],
 )
 def test_the_vocabulary_is_chosen_from_coverage_and_the_heads_cost(heads: Heads, size: str) -> None:
@@ -170,7 +181,7 @@ def test_the_commands_regenerate_first_where_the_candidates_learned_from_own_ans
     asked = asdict(AdviseSettings("lora", "sql", model="base", folder="my data", max_new_tokens=64))
     for name in ("medusa", "lookup"):
         chosen = [replace(one, speedup=Interval(9, 9, 9)) if one.drafter == name else one for one in choices]
-        command = Advice(asked, "base", "lora", chosen, HEADS, (None, None), rows).command()
+        command = Advice(asked, "base", "lora", chosen, HEADS, None, rows).command()
         parts = [shlex.split(part)[1:] for part in command.split(" && ")]
         found = [parser().parse_args(part) for part in parts]
         if name == "lookup":

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from semiar.compare.choice import Choice, Heads, longer, what_would_change
+from semiar.compare.choice import Choice, Heads, Length, longer, overtaking, what_would_change
 from semiar.compare.statistics import Row
 
 
@@ -23,7 +23,7 @@ class Advice:
     adapter: str  # "" = none
     choices: list[Choice]
     heads: Heads
-    lengths: tuple[float | None, float | None]  # of the reference: tokens per pass after half of the training, and all
+    lengths: tuple[Length, Length] | None  # of the first candidate, after half of its training and all of it
     rows: list[Row]
 
     @property
@@ -46,12 +46,14 @@ class Advice:
             f"{told} (95 % over {prompts} prompts, without the time of the prompt itself).",
             f"A pass yields {best.tokens_per_call:.2f} tokens for {best.draft_ms:.1f} ms of drafting and "
             f"{best.verify_ms:.1f} ms of verifying, against {best.plain_ms:.1f} ms for one; if every draft were "
-            f"accepted, the most would be {best.perfect:.2f}.",
+            f"accepted, the most would be {best.at(1.0):.2f}.",
         ]
         if best.draft_vocab_size:
             found.append(self._vocabularies())
-        if more := longer(self.rows[0]["drafter"], *self.lengths):
-            found.append(more)
+        if self.lengths:
+            found.append(longer(self.choices[0].drafter, *self.lengths))
+        if self.choices[0].draft_vocab_size and not best.draft_vocab_size:
+            found.append(overtaking(self.choices[0], best))
         if best.verdict == "does not pay":
             found.append(what_would_change(best))
         return [*found, self.command()]
@@ -61,7 +63,7 @@ class Advice:
         return "Draft vocabularies: " + ", ".join(
             f"{_size(size)} covers {heads.coverage[size]:.1%} at {heads.milliseconds[size]:.2f} ms a token"
             for size in heads.coverage
-        ) + f"; measured with {_size(heads.trained)}, the others by the speed model."  # fmt: skip
+        ) + f" (the candidates': {heads.used[1]:.1%} at {heads.used[0]:.2f} ms)."  # fmt: skip
 
     def command(self) -> str:
         """What makes the pair that is advised: answers of the target's own first, where the candidates had them."""
@@ -98,11 +100,10 @@ class Advice:
 
     def record(self) -> dict[str, Any]:
         """For ``advice.json``."""
-        half, whole = self.lengths
         return {
             "verdict": self.best.verdict, "best": asdict(self.best),
             "candidates": [asdict(one) | {"verdict": one.verdict} for one in self.choices],
-            "draft_vocabularies": asdict(self.heads), "tokens_per_pass_teacher_forced": {"half": half, "whole": whole},
+            "draft_vocabularies": asdict(self.heads), "lengths": [asdict(one) for one in self.lengths or ()],
             "model": self.model, "adapter": self.adapter, "settings": self.settings, "lines": self.lines(),
             "command": self.command(),
         }  # fmt: skip
@@ -110,9 +111,7 @@ class Advice:
 
 def show(advice: Advice, console: Console) -> None:
     """The candidates as a table, then the words."""
-    table = Table(
-        title="candidates after a short training; speed-ups without the prompt, intervals of 95 % over prompts"
-    )
+    table = Table(title="candidates after a short training")
     for name in ("drafter", "draft vocabulary", "K", "tokens per pass", "draft, ms", "speed-up", "verdict"):
         table.add_column(name, justify="left" if name == "drafter" else "right")
     for one in sorted(advice.choices, key=lambda one: -one.speedup.value):

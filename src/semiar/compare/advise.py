@@ -12,7 +12,7 @@ from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 
 from semiar.compare.advice import Advice, show
-from semiar.compare.choice import Heads, choose
+from semiar.compare.choice import Heads, Length, choose
 from semiar.compare.config import BudgetSettings, CompareConfig, MeasureSettings, TaskSettings
 from semiar.compare.grid import cells
 from semiar.compare.run import run_compare, trained
@@ -35,7 +35,8 @@ CANDIDATES: dict[str, dict[str, Any]] = {
     "lookup": {"architecture": "lookup", "num_speculative_tokens": 8},
 }
 ANSWERING, TRAINING = 0.3, 0.2  # shares of the time: own answers, and each candidate's training
-FIRST, MOST = 32, 400  # rows of the first batch of own answers, and rows that the candidates learn from
+FIRST, MOST = 32, 400  # rows of the first batch of own answers, and most rows that the candidates learn from
+COUNTED = 4000  # most rows that draft vocabularies are counted in
 PLAN = "question.json"
 
 
@@ -140,12 +141,12 @@ def material(
     name = f"{Path(settings.data).stem}.jsonl"
     learned, held, own = (folder / place / name for place in ("rows", "prompts", "answers"))
     if not held.is_file():
-        records = load_any(settings.data, "train", settings.folder or None, MOST + settings.prompts, 0).records
+        records = load_any(settings.data, "train", settings.folder or None, COUNTED + settings.prompts, 0).records
         if len(records) < settings.prompts + 2:
             raise DataError(f"{len(records)} samples in '{settings.data}'", f"{settings.prompts + 2} or more")
         _write(learned, records[settings.prompts :])
         _write(held, records[: settings.prompts])
-    rows = len(learned.read_text(encoding="utf-8").splitlines())
+    rows = min(MOST, len(learned.read_text(encoding="utf-8").splitlines()))
     if settings.regenerate:
         rows = own_answers(
             settings, Pair.plain(model, adapter="" if adapter == "none" else adapter), learned, own, rows, console
@@ -190,25 +191,28 @@ def comparison(settings: AdviseSettings, model: str, task: TaskSettings, rows: i
     budget = BudgetSettings(
         rows=max(2, rows - held), seconds=TRAINING * 60 * settings.minutes, eval_samples=held, regenerate=False
     )
-    return CompareConfig(
-        model, settings.out, [task], CANDIDATES, budget=budget, measure=MeasureSettings(settings.prompts),
-    )  # fmt: skip
+    measure = MeasureSettings(settings.prompts, drafting="auto")  # as the drafter will run
+    return CompareConfig(model, settings.out, [task], CANDIDATES, budget=budget, measure=measure)
 
 
-def lengths(config: CompareConfig, rows: list[Row], console: Console) -> tuple[float | None, float | None]:
-    """Teacher-forced tokens per pass of the reference after half of the training, and after all of it."""
-    whole = next((row["held_out"].get("acceptance_length") for row in rows if row["drafter"] == config.reference), None)
-    if whole is None:
-        return None, None
-    folder, _ = trained(config, replace(cells(config)[0], point={"share": 0.5}), console)
-    held_out = json.loads((folder / "metrics.json").read_text())["held_out"]
-    return held_out.get("acceptance_length"), whole
+def lengths(config: CompareConfig, rows: list[Row], console: Console) -> tuple[Length, Length] | None:
+    """How far the first candidate came with half of its steps, and with all of them; None = it failed."""
+    if all(row["drafter"] != config.reference for row in rows):
+        return None
+    cell = cells(config)[0]
+    whole = _length(trained(config, cell, console)[0])
+    shorter = replace(cell, point={"steps": max(1, whole.steps // 2)})
+    return _length(trained(config, shorter, console)[0]), whole
+
+
+def _length(folder: Path) -> Length:
+    metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+    return Length(max(entry["step"] for entry in metrics["log"]), metrics["held_out"]["acceptance_length"])
 
 
 def _heads(config: CompareConfig, rows: list[Row], adapter: str) -> Heads:
     load = LoadSettings(engine=config.measure.engine)
     pair = Pair.plain(config.model, load, adapter="" if adapter == "none" else adapter)
-    limit = config.budget.rows + config.budget.eval_samples
-    records = load_any(config.tasks[0].data, "train", None, limit, 0).records
+    records = load_any(config.tasks[0].data, "train", seed=0).records  # shuffled as for the training
     examples = prepare(records, ChatRenderer(pair.tokenizer), DataSettings().max_length).examples
-    return measure_heads(pair, examples, config.draft_vocab_size)
+    return measure_heads(pair, examples, config.budget.rows + config.budget.eval_samples, config.draft_vocab_size)

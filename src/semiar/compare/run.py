@@ -178,14 +178,14 @@ def _attached(config: CompareConfig, cell: Cell, folder: Path, adapter: str, con
 
 def _training(config: CompareConfig, cell: Cell, folder: Path, adapter: str, console: Console) -> TrainConfig:
     budget, point = config.budget, cell.point
-    joint, share = point.get("mode") == "joint", point.get("share", 1.0)  # of the budget's time
+    joint = point.get("mode") == "joint"
     base = cell.point.get("made_on") == "base"
     target = "base" if base else cell.task.name
     loss = replace(config.loss, draft_weight=point.get("draft_weight", config.loss.draft_weight))
     lora = replace(TrainConfig("", "", "").lora, **({"r": point["r"]} if "r" in point else {}))
     optim = OptimSettings(
-        per_device_train_batch_size=budget.batch_size, max_steps=max(1, int(share * budget.steps)),
-        max_seconds=share * budget.seconds, drafter_learning_rate=budget.learning_rate, seed=cell.seed,
+        per_device_train_batch_size=budget.batch_size, seed=cell.seed, max_steps=point.get("steps", budget.steps),
+        max_seconds=0.0 if "steps" in point else budget.seconds, drafter_learning_rate=budget.learning_rate,
         learning_rate=budget.target_learning_rate, eval_steps=1 << 30, load_best_model_at_end=False,
     )  # fmt: skip
     samples = DataSettings(config.folder, point.get("rows", budget.rows), eval_samples=budget.eval_samples)
