@@ -16,9 +16,9 @@ from semiar.data.batches import answers_of, prepare
 from semiar.data.chat import ChatRenderer, end_of_turn_ids
 from semiar.data.tasks.registry import load_any
 from semiar.drafters import Drafter, DrafterSettings, HybridDrafter, NoDrafter, build_drafter
-from semiar.drafters.base import load_weights
 from semiar.drafters.heads import choose_vocab
 from semiar.drafters.hybrid import wrap
+from semiar.drafters.saving import load_weights
 from semiar.drafters.settings import refuse_unused
 from semiar.errors import ConfigError
 from semiar.pair import Pair

@@ -19,7 +19,7 @@ from huggingface_hub import hf_hub_download, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError
 
 from semiar.drafters import Drafter, NoDrafter, load_drafter
-from semiar.drafters.base import read_config, save_drafter
+from semiar.drafters.saving import read_config, save_drafter
 from semiar.errors import ConfigError, PairError, SourceNotFound
 from semiar.targets import LoadSettings, Target, load_model, load_tokenizer
 from semiar.targets.check import check_target

@@ -27,7 +27,13 @@ from semiar.targets import Target
 
 def build(kind: str) -> tuple[Target, Drafter]:
     target = target_of("llama", torch.float32)
-    return target, noisy_drafter(target.lm, 3) if kind == "model" else semi_drafter(target, small_lm=kind)
+    if kind == "model":
+        return target, noisy_drafter(target.lm, 3)
+    return target, drafter_of(kind, target)
+
+
+def drafter_of(kind: str, target: Target, **changes: Any) -> Drafter:
+    return semi_drafter(target, **{"small_lm" if kind in ("lstm", "context") else "architecture": kind}, **changes)
 
 
 def call(target: Target, drafter: Drafter, seed: int, count: int, **options: Any) -> list[tuple[Any, ...]]:
@@ -38,7 +44,7 @@ def call(target: Target, drafter: Drafter, seed: int, count: int, **options: Any
     return [(s.rows, s.tokens, s.accepted, s.finished, s.drafted) for s in steps]
 
 
-@pytest.mark.parametrize("kind", ["model", "lstm", "context"])
+@pytest.mark.parametrize("kind", ["model", "lstm", "context", "eagle", "skip"])
 def test_a_second_call_is_like_a_first(kind: str) -> None:
     target, drafter = build(kind)
     first = call(target, drafter, 1, 40, num_speculative_tokens=2)
@@ -52,7 +58,7 @@ class Gone(Exception):
     pass
 
 
-@pytest.mark.parametrize("kind", ["model", "lstm", "context"])
+@pytest.mark.parametrize("kind", ["model", "lstm", "context", "eagle", "skip"])
 def test_a_call_after_one_that_was_broken_off(kind: str) -> None:
     target, drafter = build(kind)
     with pytest.raises(Gone):
@@ -72,15 +78,16 @@ def test_two_calls_at_the_same_time() -> None:
         assert [turn[which].tokens for turn in turns] == [step.tokens for step in alone[: len(turns)]]
 
 
-@pytest.mark.parametrize("kind", ["model", "context", "lstm"])
+@pytest.mark.parametrize("kind", ["model", "context", "lstm", "eagle", "skip"])
 def test_gradients_can_be_taken_between_calls(kind: str) -> None:
     """Nothing that decoding leaves behind may be an inference tensor that training then trips over."""
     target, drafter = build(kind)
     call(target, drafter, 1, 8)
     assert torch.is_grad_enabled()
     if kind != "model":
-        hidden = target(torch.tensor(prompts_of(96, [12]))).hidden.detach().clone()
-        states = drafter.unroll(hidden, torch.tensor(prompts_of(96, [12])), torch.tensor([[3, 5]]))
+        tokens = torch.tensor(prompts_of(96, [12]))
+        hidden = target(tokens, layers=drafter.layers).hidden.detach().clone()
+        states = drafter.unroll(hidden, tokens, torch.tensor([[3, 5]]))
         torch.stack([drafter.head(state, 0) for state in states]).sum().backward()
         assert all(p.grad is not None for p in drafter.parameters())
 
@@ -191,11 +198,11 @@ def test_a_one_token_prompt_beside_long_ones() -> None:
         assert seen[index] == alone
 
 
-@pytest.mark.parametrize("small_lm", ["context", "lstm"])
-def test_the_count_follows_the_rows_and_a_resting_drafter_keeps_up(small_lm: str) -> None:
+@pytest.mark.parametrize("kind", ["context", "lstm", "eagle", "skip"])
+def test_the_count_follows_the_rows_and_a_resting_drafter_keeps_up(kind: str) -> None:
     """One row ends early; from then on the other gets drafts, the same ones as after a prompt of all its tokens."""
     target = target_of("llama")
-    drafter: Any = semi_drafter(target, small_lm=small_lm, num_speculative_tokens=3)
+    drafter: Any = drafter_of(kind, target, num_speculative_tokens=3)
     prompts = prompts_of(96, [9, 14])
     wanted = plain_greedy(target.lm, prompts, 30)
     end = next(token for token in wanted[0][4:] if token not in wanted[1] and token not in wanted[0][:4])

@@ -202,8 +202,10 @@ def test_rounds_and_accepted_drafts_add_up() -> None:
     assert all(step.seconds >= step.draft_seconds + step.verify_seconds > 0 for step in steps)
 
 
-@pytest.mark.parametrize("most", [1, 3, 19])
-@pytest.mark.parametrize("kind", ["model", "context", "lstm", "tree"])
+JOINING = [(kind, most) for kind in ("model", "context", "lstm", "tree") for most in (1, 3, 19)]
+
+
+@pytest.mark.parametrize(("kind", "most"), [*JOINING, ("eagle", 3), ("skip", 3)])
 def test_rows_that_join_as_others_finish(kind: str, most: int) -> None:
     target, prompts, wanted = history()
     drafter = {
@@ -211,6 +213,8 @@ def test_rows_that_join_as_others_finish(kind: str, most: int) -> None:
         "tree": lambda: noisy_drafter(target.lm, 2, width=2),
         "context": lambda: semi_drafter(target, small_lm="context"),
         "lstm": lambda: semi_drafter(target, small_lm="lstm"),
+        "eagle": lambda: semi_drafter(target, architecture="eagle"),
+        "skip": lambda: semi_drafter(target, architecture="skip"),
     }[kind]()
     found, steps = run(target, drafter, prompts, COUNT, max_batch=most)
     assert found == wanted

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from kit.laws import FOREIGN, FOUR, OTHER, ROWS, THREE, check, distances, joint_chance, laws_of, sample
+from kit.laws import FOREIGN, FOUR, OTHER, ROWS, THREE, check, check_texts, distances, joint_chance, laws_of, sample
 from kit.models import TableDrafter, semi_drafter, table_model
 from torch import Tensor
 
@@ -103,6 +103,33 @@ def test_trees_and_stopping_keep_the_law(name: str) -> None:
     drafter = semi_drafter(Target(table_model(FOUR)), torch.tensor([0, 1, 3]), num_speculative_tokens=3, **changes)
     found = sample(FOUR, drafter, 4, Sampling(1.0), prompt=[2, 3, 0], plan=plan)
     check(found, laws_of(FOUR, Sampling(1.0)))
+
+
+OTHERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "eagle": ({"architecture": "eagle"}, {}),
+    "eagle, block rule": ({"architecture": "eagle"}, {"rule": "block"}),
+    "eagle, best": ({"architecture": "eagle"}, {"plan": Plan(tree="best", nodes=5, branch=2)}),
+    "eagle, sampled": ({"architecture": "eagle"}, {"plan": Plan(tree="sampled", nodes=5, branch=3)}),
+    "eagle 1": ({"architecture": "eagle", "options": {"version": 1}}, {}),
+    "parallel": ({"architecture": "parallel", "num_heads": 1}, {}),
+    "parallel, beam": ({"architecture": "parallel", "num_heads": 1}, {"plan": Plan(tree="beam", nodes=5, branch=2)}),
+    "parallel, sampled": (
+        {"architecture": "parallel", "num_heads": 1},
+        {"plan": Plan(tree="sampled", nodes=5, branch=3)},
+    ),
+    "skip": ({"architecture": "skip"}, {}),
+    "skip, stop": ({"architecture": "skip"}, {"plan": Plan(stop_below=0.34)}),
+    "skip with h_p": ({"architecture": "skip", "options": {"with_h_p": True}}, {}),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_texts_of_the_larger_drafters_have_the_law_of_their_enumeration(name: str) -> None:
+    changes, options = OTHERS[name]
+    target = Target(table_model(FOUR, layers=2))
+    drafter = semi_drafter(target, torch.tensor([0, 1, 3]), num_speculative_tokens=3, **changes)
+    found = sample(FOUR, drafter, 4, Sampling(1.0), prompt=[2, 3, 0], rows=6000, layers=2, **options)
+    check_texts(found, laws_of(FOUR, Sampling(1.0)))
 
 
 class Stopping(TableDrafter):

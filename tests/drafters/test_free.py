@@ -16,7 +16,7 @@ from semiar.core.draft import Plan
 from semiar.core.sampling import Sampling
 from semiar.decoding import Limits, decode
 from semiar.drafters import Drafter, DrafterSettings, build_drafter, load_drafter
-from semiar.drafters.base import save_drafter
+from semiar.drafters.saving import save_drafter
 from semiar.errors import ConfigError
 from semiar.targets import Target
 from semiar.targets.lora import LoraSettings, attach

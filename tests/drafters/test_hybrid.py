@@ -65,7 +65,10 @@ def test_a_hybrid_keeps_what_its_drafter_knows_of_itself(target: Target) -> None
     inner: Any = semi_drafter(target, small_lm="lstm")
     assert "calibration" not in inner.extra_config()
     inner.calibration = Calibration([0.5], [[0.2, 0.9]])
-    assert hybrid_of(target, inner).inner.calibration == inner.calibration
+    hybrid = hybrid_of(target, inner)
+    assert hybrid.inner.calibration == inner.calibration
+    hybrid.take_calibration(Calibration([0.5], [[0.1, 0.8]]))
+    assert hybrid.extra_config()["inner"]["calibration"] == {"edges": [0.5], "rates": [[0.1, 0.8]]}
 
 
 def test_a_mixed_draft_says_of_chosen_tokens_that_they_are_sure() -> None:

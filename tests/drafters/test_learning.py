@@ -30,12 +30,17 @@ LENGTH = 32
         {"architecture": "recurrent"},
         {"architecture": "mlp"},
         {"architecture": "mlp", "options": {"cell": "lstm"}},
+        {"architecture": "eagle"},
+        {"architecture": "eagle", "options": {"version": 1}},
+        {"architecture": "parallel", "num_heads": 1},
+        {"architecture": "skip"},
+        {"architecture": "skip", "options": {"with_h_p": True}},
     ],
     ids=str,
 )
 def test_a_sequence_learned_by_heart_is_drafted_without_a_fault(changes: dict[str, Any]) -> None:
     """32 distinct tokens until the loss is below 0.01; then all drafts are right at every depth and from the start."""
-    target = Target(table_model(chain_table(LENGTH), dtype=torch.float32))
+    target = Target(table_model(chain_table(LENGTH), dtype=torch.float32, layers=2))
     drafter = build_drafter(draft_settings(**changes), target, None)
     tokens = torch.arange(LENGTH)[None]
     labels = tokens.clone()

@@ -17,7 +17,7 @@ from torch import Tensor
 from semiar.core.sampling import Sampling
 from semiar.decoding import Limits, decode
 from semiar.drafters import NoDrafter, load_drafter
-from semiar.drafters.base import save_drafter
+from semiar.drafters.saving import save_drafter
 from semiar.errors import ConfigError, PairError, SourceNotFound
 from semiar.targets import Target
 

@@ -13,9 +13,9 @@ from kit.recording import Proposal, record, teacher_forced
 from semiar.core.sampling import Sampling, distribution
 from semiar.decoding import Limits, decode
 from semiar.drafters.native import NativeDraft, why_not
-from semiar.targets import Target, native
+from semiar.targets import Target, kernels
 
-pytestmark = pytest.mark.skipif(not native.compiler(), reason="this machine has no C++ compiler")
+pytestmark = pytest.mark.skipif(not kernels.compiler(), reason="this machine has no C++ compiler")
 CASES: list[dict[str, Any]] = [
     {"vocab": 40},
     {"vocab": None, "layers": "low_mid_high"},

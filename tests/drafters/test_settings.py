@@ -9,7 +9,7 @@ import torch
 from kit.models import draft_settings, semi_drafter, shake, target_of
 
 from semiar.drafters import DrafterSettings, build_drafter
-from semiar.drafters.fusion import resolve_layers
+from semiar.drafters.base import resolve_layers
 from semiar.drafters.heads import choose_vocab
 from semiar.errors import ConfigError, SourceNotFound
 from semiar.targets import Target
@@ -33,6 +33,17 @@ def target() -> Target:
         ({"architecture": "hydra", "options": {"skip": "none"}}, "skip 'none'"),
         ({"architecture": "recurrent", "options": {"first": 1}}, "first 1"),
         ({"architecture": "mlp", "options": {"cell": "gru"}}, "cell 'gru'"),
+        ({"architecture": "eagle", "options": {"version": 2}}, "version 2"),
+        ({"architecture": "eagle", "options": {"feature_weight": -1.0}}, "feature_weight -1"),
+        ({"architecture": "eagle", "options": {"inner_size": -1}}, "inner_size -1"),
+        ({"architecture": "eagle", "options": {"version": 1}, "layers": "low_mid_high"}, "low_mid_high with EAGLE"),
+        ({"architecture": "eagle", "num_heads": 32}, "32 heads"),
+        ({"architecture": "eagle", "num_layers": 2}, "num_layers 2 with drafter eagle"),
+        ({"architecture": "parallel", "num_heads": 3}, "3 heads"),
+        ({"architecture": "parallel", "fusion": "additive"}, "fusion additive with drafter parallel"),
+        ({"architecture": "skip", "options": {"exit_layer": -1}}, "exit_layer -1"),
+        ({"architecture": "skip", "options": {"exit_layer": 3}}, "after 3 layers; expected 1 to 2"),
+        ({"architecture": "skip", "layers": "low_mid_high"}, "low_mid_high with drafter skip"),
         ({"fusion": "sum"}, "sum"),
         ({"fusion": "sum", "small_lm": "lstm"}, "sum"),
         ({"fusion": "sum", "small_lm": "none"}, "sum"),
@@ -116,6 +127,9 @@ def test_low_mid_high(depth: int, wanted: tuple[int, ...]) -> None:
         {"architecture": "recurrent", "options": {"heads": "own"}},
         {"architecture": "mlp"},
         {"architecture": "mlp", "options": {"cell": "lstm", "tied": False}},
+        {"architecture": "eagle", "options": {"version": 1}},
+        {"architecture": "parallel"},
+        {"architecture": "skip", "options": {"with_h_p": True}},
     ],
     ids=str,
 )
@@ -123,7 +137,7 @@ def test_low_mid_high(depth: int, wanted: tuple[int, ...]) -> None:
 def test_a_fresh_drafter_says_what_the_target_s_head_says(name: str, changes: dict[str, Any]) -> None:
     """Every fusion and the head's update start at zero, scale and soft cap of the target included."""
     target, vocab = target_of(name), torch.tensor([3, 8, 40, 77])
-    drafter = build_drafter(draft_settings(**changes), target, vocab).double().bind(target)
+    drafter = build_drafter(draft_settings(**changes), target, vocab).double().eval().bind(target)
     tokens = torch.randint(0, 96, (2, 12))
     hidden = target(tokens, layers=drafter.layers).hidden
     anchors = torch.tensor([[0, 4, 6], [2, 3, 5]])

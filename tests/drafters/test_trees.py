@@ -23,11 +23,15 @@ PROMPT = prompts_of(96, [9])
 DEPTH = 3
 
 
+def pair_with(architecture: str) -> tuple[Target, Drafter]:
+    target = target_of("llama")
+    changes: dict[str, Any] = {"architecture": architecture, "num_speculative_tokens": DEPTH}
+    return target, semi_drafter(target, torch.tensor(VOCAB), **changes)
+
+
 @pytest.fixture(scope="module")
 def pair() -> tuple[Target, Drafter]:
-    target = target_of("llama")
-    changes: dict[str, Any] = {"architecture": "recurrent", "num_speculative_tokens": DEPTH}
-    return target, semi_drafter(target, torch.tensor(VOCAB), **changes)
+    return pair_with("recurrent")
 
 
 def first(pair: tuple[Target, Drafter], plan: Plan, sampling: Sampling | None = None) -> Proposal:
@@ -116,11 +120,12 @@ CURVES = Calibration([0.3, 0.4, 0.6], [[0.1, 0.5, 0.6, 0.9], [0.0, 0.1, 0.3, 0.8
 
 @pytest.mark.parametrize("sampling", [None, Sampling(1.0)], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("curves", [None, CURVES], ids=["own probability", "calibrated"])
+@pytest.mark.parametrize("architecture", ["recurrent", "skip"])
 def test_a_chain_stops_after_the_first_unlikely_token(
-    pair: Any, sampling: Sampling | None, curves: Calibration | None, monkeypatch: pytest.MonkeyPatch
+    architecture: str, curves: Calibration | None, sampling: Sampling | None
 ) -> None:
-    bar, lengths = 0.4, set()
-    monkeypatch.setattr(pair[1], "calibration", curves)
+    pair, bar, lengths = pair_with(architecture), 0.4, set()
+    pair[1].calibration = curves
     prompts = prompts_of(96, [4, 9, 12, 7])
     for proposal in record(*pair, prompts, 12, sampling, plan=Plan(stop_below=bar))[1]:
         kept = [token for token in proposal.tokens if token >= 0]
@@ -134,6 +139,12 @@ def test_a_chain_stops_after_the_first_unlikely_token(
     single = record(*pair, prompts[:1], 12, sampling, plan=Plan(stop_below=bar))[1]
     assert all(min(p.tokens) >= 0 for p in single)  # one row does not go on for nothing
     assert 1 in {len(proposal.tokens) for proposal in single}
+
+
+@pytest.mark.parametrize("tree", ["best", "beam", "sampled"])
+def test_an_early_exit_refuses_trees(tree: str) -> None:
+    with pytest.raises(ConfigError, match=f"tree {tree} with drafter skip; expected tree none"):
+        record(*pair_with("skip"), PROMPT, 8, plan=Plan(tree=tree))
 
 
 def test_plans_that_cannot_be() -> None:

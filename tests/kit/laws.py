@@ -39,12 +39,13 @@ def sample(
     prompt: list[int] | None = None,
     rows: int = ROWS,
     seed: int = 0,
+    layers: int = 1,
     **options: Any,
 ) -> Tensor:
     """Emitted tokens (rows, count) of that many equal prompts."""
     texts: list[list[int]] = [[] for _ in range(rows)]
     rng = torch.Generator().manual_seed(seed)
-    target = Target(table_model(table))
+    target = Target(table_model(table, layers=layers))
     prompts = [prompt or [0]] * rows
     for step in decode(target, drafter, prompts, Limits(count), sampling, rng=rng, **options):
         for row, tokens in zip(step.rows, step.tokens, strict=True):

@@ -118,21 +118,24 @@ def noisy_copy(model: nn.Module, noise: float = 0.04, seed: int = 1) -> nn.Modul
     return other
 
 
-def table_model(table: Sequence[Sequence[float]], context: int = 256, dtype: torch.dtype = torch.float64) -> nn.Module:
+def table_model(
+    table: Sequence[Sequence[float]], context: int = 256, dtype: torch.dtype = torch.float64, layers: int = 1
+) -> nn.Module:
     """A model whose logits after last token i are row i of ``table`` (V, V), whatever came before.
 
-    One Llama layer with silent attention and MLP, identity embedding, and head rows that undo the final norm.
+    Llama layers with silent attention and MLP, identity embedding, and head rows that undo the final norm.
     """
     rows = torch.tensor(table, dtype=torch.float64)
     size = len(rows)
     config = transformers.LlamaConfig(
-        vocab_size=size, hidden_size=size, num_hidden_layers=1, num_attention_heads=1, head_dim=2, intermediate_size=2,
-        max_position_embeddings=context, tie_word_embeddings=False, rms_norm_eps=1e-12, **ENDS,
+        vocab_size=size, hidden_size=size, num_hidden_layers=layers, num_attention_heads=1, head_dim=2,
+        intermediate_size=2, max_position_embeddings=context, tie_word_embeddings=False, rms_norm_eps=1e-12, **ENDS,
     )  # fmt: skip
     model: Any = transformers.LlamaForCausalLM(config).to(torch.float64).eval()
     with torch.no_grad():
-        model.model.layers[0].self_attn.o_proj.weight.zero_()
-        model.model.layers[0].mlp.down_proj.weight.zero_()
+        for layer in model.model.layers:
+            layer.self_attn.o_proj.weight.zero_()
+            layer.mlp.down_proj.weight.zero_()
         model.model.embed_tokens.weight.copy_(torch.eye(size))
         model.lm_head.weight.copy_(rows.T / size**0.5)
     model.generation_config.eos_token_id = None

@@ -15,13 +15,13 @@ from semiar.core.sampling import Sampling, distribution
 from semiar.decoding import Limits, decode
 from semiar.drafters import Drafter, NoDrafter
 from semiar.errors import ConfigError, TargetError
-from semiar.targets import Target, native
+from semiar.targets import Target, kernels
 from semiar.targets.cache import Cache
 from semiar.targets.early import EarlyLayers
 from semiar.targets.engine import choose_engine, prepare
 from semiar.targets.packed import can_pack
 
-pytestmark = pytest.mark.skipif(not native.compiler(), reason="this machine has no C++ compiler")
+pytestmark = pytest.mark.skipif(not kernels.compiler(), reason="this machine has no C++ compiler")
 needs_bfloat16 = pytest.mark.skipif(
     not can_pack(torch.device("cpu"), torch.bfloat16), reason="this CPU has no bfloat16 kernels"
 )
@@ -233,7 +233,7 @@ def test_a_compiler_that_fails_is_named_and_another_engine_taken(
 
     monkeypatch.setattr(subprocess, "run", fail)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    native.library.cache_clear()
+    kernels.library.cache_clear()
     try:
         with pytest.raises(TargetError, match="no such header"):
             prepare(Target(model_of("llama", torch.float32)), "native")
@@ -241,4 +241,4 @@ def test_a_compiler_that_fails_is_named_and_another_engine_taken(
             with pytest.warns(UserWarning, match="no such header"):
                 assert choose_engine("auto", Target(model_of("llama", torch.bfloat16))) == "packed"
     finally:
-        native.library.cache_clear()
+        kernels.library.cache_clear()

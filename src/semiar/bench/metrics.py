@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import takewhile
 from statistics import median
 
 import numpy as np
@@ -251,7 +250,7 @@ def _prediction(trace: Trace, conditional: list[float | None], count: int, runs:
     machine, plan = trace.machine, trace.header.get("plan", {})
     if not machine.get("verify_ms") or plan.get("tree", "none") != "none" or plan.get("stop_below"):  # costs of chains
         return Prediction(None, [], None)
-    betas = [beta for beta in takewhile(lambda beta: beta is not None, conditional) if beta is not None]
+    betas = [beta or 0.0 for beta in conditional]  # a position that was never reached stands behind one of acceptance 0
     verify = [machine["verify_ms"][n] for n in sorted(machine["verify_ms"], key=int)]
     draft, overhead = machine.get("draft_ms", []), machine.get("overhead_ms", 0.0)
     most = min(len(betas), len(draft), len(verify) - 1)

@@ -22,7 +22,7 @@ from semiar.data.batches import prepare
 from semiar.data.chat import ChatRenderer
 from semiar.data.samples import Record
 from semiar.data.tasks.registry import load_any
-from semiar.drafters.base import read_config
+from semiar.drafters.saving import read_config
 from semiar.errors import ConfigError, DataError, TrainingError
 from semiar.pair import ADAPTER_FILES, Pair, is_pair, local_folder
 from semiar.regenerate import RegenerateSettings, regenerate

@@ -83,15 +83,15 @@ class MeasureSettings:
     prompts: int = 12
     """Prompts decoded plainly and speculatively."""
     temperature: float = 0.0
-    count: int = 0
-    """K; 0 = for each drafter the one that its own costs and acceptance recommend."""
+    own_count: bool = False
+    """Let each drafter use the K that its own costs and acceptance recommend, instead of the same K for all."""
     engine: str = "auto"
     """Of the target, see --load.engine."""
     drafting: str = "packed"
     """How all the drafters run: packed, compiled (minutes more for each) or auto, see --load.drafting."""
 
     def __post_init__(self) -> None:
-        at_least(self, prompts=1, temperature=0, count=0)
+        at_least(self, prompts=1, temperature=0)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter, PercentFormatter
 
 from semiar.bench.plots import GREY, INK, Picture, svg_element
 from semiar.compare.statistics import Row, figure, speedup, tokens_per_call
@@ -18,6 +18,7 @@ from semiar.core.theory import Costs
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#7a6a00", "#334155", "#8c564b", "#9AA5B1")
 MARKS = "osD^vP*Xph"
 SIZE, WIDE = (5.4, 3.7), (11.2, 4.2)
+FASTEST = 0.01  # ms: where a draft that costs nothing is drawn
 Draw = Callable[[Axes], None]
 
 
@@ -60,19 +61,26 @@ def plane(axes: Axes, rows: Sequence[Row], marks: dict[str, tuple[str, str]]) ->
         colour, mark = marks[line.drafter]
         tau = line.tokens_per_call
         axes.errorbar(
-            [tau.value], [line.draft_ms], xerr=[[tau.value - tau.low], [tau.high - tau.value]], color=colour,
+            [tau.value], [_time(line)], xerr=[[tau.value - tau.low], [tau.high - tau.value]], color=colour,
             marker=mark, markersize=7, capsize=2, elinewidth=1, linestyle="", label=line.drafter,
         )  # fmt: skip
     front = pareto(found)
-    axes.plot([p.tokens_per_call.value for p in front], [p.draft_ms for p in front], color=GREY, linewidth=1, zorder=0)
-    left, right = axes.get_xlim()
-    top = max(line.draft_ms for line in found) * 1.25
-    axes.set_xlim(max(1.0, left), right)
-    axes.set_ylim(0, top)
-    _equal_speed(axes, rows, right, top)
+    axes.plot([p.tokens_per_call.value for p in front], [_time(p) for p in front], color=GREY, linewidth=1, zorder=0)
+    times = [_time(line) for line in found]
+    low, high = min(times) / 1.7, max(times) * 1.7
+    axes.set_yscale("log")
+    axes.set_ylim(low, high)
+    axes.set_xlim(max(1.0, axes.get_xlim()[0]), axes.get_xlim()[1])
+    _equal_speed(axes, rows, low, high)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel("tokens per target pass")
     axes.set_ylabel("one draft, ms")
-    axes.legend(fontsize=8, loc="upper left", handlelength=1)
+    axes.legend(fontsize=8.5, loc="upper left", bbox_to_anchor=(1, 1), handlelength=1)
+
+
+def _time(line: Line) -> float:
+    return max(line.draft_ms, FASTEST)
 
 
 def pareto(found: Sequence[Line]) -> list[Line]:
@@ -86,18 +94,20 @@ def pareto(found: Sequence[Line]) -> list[Line]:
     return sorted(best, key=lambda line: line.tokens_per_call.value)
 
 
-def _equal_speed(axes: Axes, rows: Sequence[Row], right: float, top: float) -> None:
+def _equal_speed(axes: Axes, rows: Sequence[Row], low: float, high: float) -> None:
     """tau = S (v(K + 1) + draft + overhead) / v(1), with the middle one of the measured costs."""
     machine = rows[len(rows) // 2]["machine"]
     verify = [machine["verify_ms"][n] for n in sorted(machine["verify_ms"], key=int)]
     count = rows[len(rows) // 2]["measured"]["num_speculative_tokens"]
     costs = Costs(verify, 0.0, machine["overhead_ms"])
-    draft = np.linspace(0, top, 2)
-    for speed in (1.0, 1.5, 2.0, 2.5, 3.0, 4.0):
+    draft = np.geomspace(low, high, 80)
+    left, right = axes.get_xlim()
+    for speed in (0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0):
         tau = speed * (costs.step(count) + draft) / verify[0]
-        axes.plot(tau, draft, color="#cbd5e1", linewidth=0.8, zorder=0)
-        if 1 < tau[0] < right:
-            axes.annotate(f"{speed:g}x", (tau[0], 0), (2, 3), textcoords="offset points", fontsize=8, color=INK)
+        axes.plot(tau, draft, color="#cbd5e1", linewidth=0.9, zorder=0)
+        if left < tau[0] < right:
+            axes.annotate(f"{speed:g}x", (tau[0], low), (2, 3), textcoords="offset points", fontsize=8, color=INK)
+    axes.set_xlim(left, right)
 
 
 def _main(rows: Sequence[Row]) -> Iterator[tuple[str, Draw, bool]]:

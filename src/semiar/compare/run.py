@@ -20,7 +20,7 @@ from semiar.bench.trace import passes_of, read_trace
 from semiar.compare.config import CompareConfig, TaskSettings
 from semiar.compare.grid import Cell, cells
 from semiar.compare.memory import peak_bytes, reset_peak
-from semiar.errors import ConfigError, SemiarError
+from semiar.errors import ConfigError
 from semiar.pair import Pair
 from semiar.regenerate import RegenerateSettings, regenerate
 from semiar.targets import LoadSettings
@@ -94,7 +94,7 @@ def _guarded(config: CompareConfig, cell: Cell, console: Console) -> dict[str, A
     }  # fmt: skip
     try:
         return about | run_cell(config, cell, console)
-    except (SemiarError, RuntimeError, ValueError, OSError) as error:
+    except Exception as error:  # whatever it is, the other cells go on
         console.print(f"[red]{cell.key} failed: {error}[/]")
         return about | {"error": str(error) or type(error).__name__, "trace": traceback.format_exc()}
 
@@ -106,9 +106,10 @@ def run_cell(config: CompareConfig, cell: Cell, console: Console) -> dict[str, A
     reset_peak()
     trace = Path(config.out) / "traces" / f"{cell.key}.jsonl"
     measure, task = config.measure, cell.task
+    count = cell.point.get("count", 0 if measure.own_count else config.num_speculative_tokens)
     settings = BenchSettings(
         task=task.source, folder=config.folder, prompts=measure.prompts, max_new_tokens=task.max_new_tokens,
-        temperature=measure.temperature, num_speculative_tokens=cell.point.get("count", measure.count),
+        temperature=measure.temperature, num_speculative_tokens=count,
     )  # fmt: skip
     run_bench(pair, settings, trace, None, console)
     read = read_trace(trace)
@@ -179,8 +180,7 @@ def _attached(config: CompareConfig, cell: Cell, folder: Path, adapter: str, con
 def _training(config: CompareConfig, cell: Cell, folder: Path, adapter: str, console: Console) -> TrainConfig:
     budget, point = config.budget, cell.point
     joint = point.get("mode") == "joint"
-    base = cell.point.get("made_on") == "base"
-    target = "base" if base else cell.task.name
+    target = "base" if point.get("made_on") == "base" else cell.task.name
     loss = replace(config.loss, draft_weight=point.get("draft_weight", config.loss.draft_weight))
     lora = replace(TrainConfig("", "", "").lora, **({"r": point["r"]} if "r" in point else {}))
     optim = OptimSettings(

@@ -23,7 +23,7 @@ class Interval:
     high: float
 
     def __str__(self) -> str:
-        return f"{self.value:.2f} ({self.low:.2f} to {self.high:.2f})"
+        return f"{self.value:.2f} ({self.low:.2f} to {self.high:.2f})" if self.value == self.value else "not measured"
 
 
 def tokens_per_call(totals: np.ndarray) -> np.ndarray:

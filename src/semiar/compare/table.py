@@ -29,6 +29,7 @@ class Line:
     speedup: Interval
     with_prompt: float
     predicted: float | None
+    best: str  # K that would be fastest by the speed model, and its speed-up
     tokens_per_second: float
     parameters: int
     train_seconds: float
@@ -56,10 +57,16 @@ def _line(task: str, drafter: str, rows: list[Row]) -> Line:
         figure(rows, tokens_per_call), [rate for rate in longest if rate is not None],
         _mean(one["time"]["draft_ms"] for one in measured), figure(rows, speedup),
         _mean(one["speed"]["speedup"] for one in measured), _mean(predicted) if predicted else None,
+        _best(measured[0]["prediction"]),
         _mean(one["speed"]["tokens_per_second"] for one in measured), rows[0]["parameters"],
         _mean(row["train"].get("train_runtime", 0.0) for row in rows), max(row["peak_bytes"] for row in rows) / MIB,
         f"{sum(one['texts']['equal'] for one in measured)}/{sum(one['texts']['compared'] for one in measured)}",
     )  # fmt: skip
+
+
+def _best(prediction: dict[str, Any]) -> str:
+    count = prediction["best_num_speculative_tokens"]
+    return "" if count is None else f"{count} ({prediction['by_count'][count]:.2f})"
 
 
 def _mean(values: Any) -> float:
@@ -68,8 +75,8 @@ def _mean(values: Any) -> float:
 
 
 HEAD = (
-    "task", "drafter", "K", "tokens per pass", "draft, ms", "speed-up", "with prompt", "predicted", "tokens/s",
-    "parameters, M", "training, s", "memory, MiB", "texts equal",
+    "task", "drafter", "K", "tokens per pass", "draft, ms", "speed-up", "with prompt", "predicted", "best K",
+    "tokens/s", "parameters, M", "training, s", "memory, MiB", "texts equal",
 )  # fmt: skip
 
 
@@ -78,7 +85,7 @@ def cells(line: Line) -> tuple[str, ...]:
     return (
         line.task, line.drafter, line.count, str(line.tokens_per_call), f"{line.draft_ms:.2f}", str(line.speedup),
         f"{line.with_prompt:.2f}", "" if line.predicted is None else f"{line.predicted:.2f}",
-        f"{line.tokens_per_second:.0f}", f"{line.parameters / 1e6:.1f}", f"{line.train_seconds:.0f}",
+        line.best, f"{line.tokens_per_second:.0f}", f"{line.parameters / 1e6:.1f}", f"{line.train_seconds:.0f}",
         f"{line.peak_mib:.0f}", line.equal,
     )  # fmt: skip
 

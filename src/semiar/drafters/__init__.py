@@ -1,6 +1,6 @@
 """Everything that can guess a target's next tokens, behind one interface."""
 
-from semiar.drafters.base import Context, Drafter, DrafterSettings, State, build_drafter, load_drafter, register
+from semiar.drafters.base import Context, Drafter, DrafterSettings, State, build_drafter, register
 from semiar.drafters.eagle import EagleDrafter
 from semiar.drafters.hybrid import HybridDrafter
 from semiar.drafters.hydra import HydraDrafter
@@ -12,6 +12,7 @@ from semiar.drafters.none import NoDrafter
 from semiar.drafters.parallel import ParallelDrafter
 from semiar.drafters.recurrent import RecurrentDrafter
 from semiar.drafters.recycling import RecyclingDrafter
+from semiar.drafters.saving import load_drafter
 from semiar.drafters.semi import SemiDrafter
 from semiar.drafters.skip import SkipDrafter
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
-from pathlib import Path
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -18,7 +14,7 @@ from semiar.core.calibration import Calibration
 from semiar.core.draft import Draft, Plan
 from semiar.core.sampling import Sampling
 from semiar.drafters.settings import DrafterSettings, NoOptions, read_options
-from semiar.errors import ConfigError, PairError, SourceNotFound
+from semiar.errors import ConfigError
 from semiar.targets.cache import take_rows
 from semiar.targets.packed import pack
 from semiar.targets.target import LAST, Target
@@ -84,6 +80,7 @@ class Drafter(nn.Module):
         super().__init__()
         self.settings = settings
         self.options = read_options(self.Options, settings.options, settings.architecture)
+        self.calibration: Calibration | None = None  # of its own probabilities, once it has learned
         self.layers = layers  # target layers read, the last one being the state that the output head reads
 
     def start(self, batch: int, capacity: int, device: torch.device) -> State:
@@ -146,6 +143,10 @@ class Drafter(nn.Module):
     def read_answers(self, answers: Sequence[Sequence[int]]) -> None:
         """Take from the ids of training answers what is remembered without learning; most drafters take nothing."""
 
+    def take_calibration(self, found: Calibration) -> None:
+        """Remember what its own probabilities are worth, as the end of a training measures it."""
+        self.calibration = found
+
     def check_tokenizer(self, tokenizer: Any) -> None:
         """Raise ``PairError`` when the drafter gives a text other ids than the target's tokenizer."""
 
@@ -159,7 +160,7 @@ class Drafter(nn.Module):
 
     def extra_config(self) -> dict[str, Any]:
         """What `build_drafter` needs beside the settings to build this drafter again."""
-        return {}
+        return {"calibration": asdict(self.calibration)} if self.calibration else {}
 
 
 REGISTRY: dict[str, type[Drafter]] = {}
@@ -190,63 +191,10 @@ def build_drafter(
     return drafter.bind(target)
 
 
-def save_drafter(drafter: Drafter, folder: Path, about: dict[str, Any]) -> None:
-    """Write ``config.json`` and ``model.safetensors``; borrowed tensors are not saved."""
-    folder.mkdir(parents=True, exist_ok=True)
-    config = {"architectures": [type(drafter).__name__], "model_type": "semiar_drafter", **about}
-    config |= {"settings": asdict(drafter.settings), "extra": drafter.extra_config()}
-    config |= {name: getattr(drafter.settings, name) for name in ("num_speculative_tokens", "draft_vocab_size")}
-    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    tensors = {name: value.detach().to("cpu").contiguous() for name, value in drafter.state_dict().items()}
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-
-
-def load_drafter(folder: Path, target: Target) -> Drafter:
-    """The drafter in `folder`, bound to `target`.  Raises ``PairError`` when they do not belong together."""
-    config = read_config(folder)
-    known = {field.name for field in fields(DrafterSettings)}
-    unknown = sorted(set(config["settings"]) - known)
-    if unknown:
-        raise PairError(f"'{folder}/config.json' has unknown settings {unknown}", "settings of this semiar version")
-    for key, found in (("hidden_size", target.hidden_size),):
-        if config.get(key, found) != found:
-            raise PairError(
-                f"the drafter in '{folder}' was made for {key} {config[key]}", f"{found}, as the target has"
-            )
-    try:
-        tensors = load_file(folder / "model.safetensors")
-    except (FileNotFoundError, SafetensorError) as error:
-        raise PairError(
-            f"'{folder}/model.safetensors' cannot be read: {error}", "a complete drafter", "copy it again"
-        ) from error
-    vocab = tensors.get("d2t")
-    drafter = build_drafter(DrafterSettings(**config["settings"]), target, vocab, config["extra"])
-    load_weights(drafter, tensors, str(folder))
-    return drafter.bind(target)
-
-
-def read_config(folder: Path) -> dict[str, Any]:
-    """The ``config.json`` of a saved drafter."""
-    try:
-        return json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise SourceNotFound(f"'{folder}' has no config.json", "a folder written by semiar train") from error
-    except json.JSONDecodeError as error:
-        raise PairError(f"'{folder}/config.json' is not JSON: {error}", "a complete drafter") from error
-
-
-def load_weights(drafter: Drafter, tensors: dict[str, Tensor], place: str) -> None:
-    """Fill the drafter; every tensor must be there and fit.  Raises ``PairError`` naming what is missing."""
-    own = drafter.state_dict()
-    missing, unknown = sorted(set(own) - set(tensors)), sorted(set(tensors) - set(own))
-    shapes = [name for name in own if name in tensors and own[name].shape != tensors[name].shape]
-    problems = (
-        [f"missing {n}" for n in missing] + [f"unknown {n}" for n in unknown] + [f"other shape {n}" for n in shapes]
-    )
-    if problems:
-        raise PairError(
-            f"the drafter in '{place}' does not fit: {', '.join(problems[:4])}",
-            "exactly the tensors that its config.json describes",
-            "train it again or restore the file",
-        )
-    drafter.load_state_dict(tensors)
+def resolve_layers(settings: DrafterSettings, target: Target) -> tuple[int, ...]:
+    """Layer indices for `Target.forward`, lowest first, the head's input last."""
+    if settings.layers == "last":
+        return (LAST,)
+    depth = len(target.blocks)
+    picks = sorted({max(0, min(2, depth - 1)), depth // 2, max(0, depth - 3)})
+    return (*picks, LAST)

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, fields
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from semiar.core.calibration import Calibration
 from semiar.core.draft import Draft, Plan
-from semiar.core.sampling import Law, Sampling, distribution, pick, uniform
+from semiar.core.sampling import Sampling, uniform
 from semiar.drafters.base import Context, Drafter, DrafterSettings, State
 from semiar.drafters.compiled import CompiledDraft
+from semiar.drafters.drawing import draw_chain
 from semiar.drafters.heads import DraftHead
 from semiar.drafters.memory import Fresh, Memory, map_tensors
+from semiar.drafters.settings import refuse_unused
 from semiar.drafters.trees import draft_tree
-from semiar.errors import ConfigError, PairError
+from semiar.errors import PairError
 from semiar.targets.packed import pack
 from semiar.targets.target import LAST, Target
-
-COMMON = {"architecture", "num_speculative_tokens", "draft_vocab_size", "lora_r", "options"}  # every drafter reads them
 
 
 class ChainDrafter(Drafter):
@@ -64,7 +62,7 @@ class ChainDrafter(Drafter):
         layers: tuple[int, ...] = (LAST,),
     ):
         super().__init__(settings, layers)
-        self._refuse_unused()
+        refuse_unused(settings, settings.architecture, ("lora_r", *self.reads))
         if vocab is not None and int(vocab.max()) >= target.vocab_size:
             raise PairError(f"a draft vocabulary with token {int(vocab.max())}", f"ids below {target.vocab_size}")
         self.register_buffer("d2t", vocab)
@@ -73,14 +71,7 @@ class ChainDrafter(Drafter):
         self.scale = embedding_scale or unit_scale(target)
         self.draft_head = DraftHead(self.size, self.rows, settings.lora_r)
         self._embedding: list[Tensor] = []
-        self.calibration: Calibration | None = None  # of held-out samples, once it has learned
         self._ready: list[Any] = []  # what drafts instead of `draft`, where it can: a graph or a kernel
-
-    def _refuse_unused(self) -> None:
-        for field in fields(DrafterSettings):
-            value = getattr(self.settings, field.name)
-            if field.name not in COMMON and field.name not in self.reads and value != field.default:
-                raise ConfigError(f"{field.name} {value} with drafter {self.settings.architecture}", "to leave it out")
 
     # -- what a drafter writes ---------------------------------------------------------------------------------------
 
@@ -129,7 +120,7 @@ class ChainDrafter(Drafter):
         pack(self, keep=True, spare=(self.draft_head,))
 
     def extra_config(self) -> dict[str, Any]:
-        return {"embedding_scale": self.scale} | ({"calibration": asdict(self.calibration)} if self.calibration else {})
+        return super().extra_config() | {"embedding_scale": self.scale}
 
     def embed(self, tokens: Tensor) -> Tensor:
         """The target's input embeddings, brought to unit scale."""
@@ -212,37 +203,15 @@ class ChainDrafter(Drafter):
     def draft(
         self, fresh: Fresh, coins: Tensor | None, count: int, sampling: Sampling, stop_below: float = 0.0
     ) -> tuple[Tensor, Tensor | None]:
-        """Drafted ids (B, count) and, when sampling, their laws (B, count, V_draft); no host synchronisation.
-
-        With ``stop_below`` a row goes on with -1 after a token of a lower confidence, and all end when the last one
-        has stopped.  The token itself stays: leaving it out would make the law of what is kept another one.
-        """
+        """Drafted ids (B, count) and, when sampling, their laws (B, count, V_draft); see `draw_chain`."""
         memory, inner = self.recall(fresh), self.begin(fresh.newest())
-        ids, tokens, laws = fresh.last, [], []
-        going = torch.ones_like(ids, dtype=torch.bool)
-        for step in range(count):
-            state, inner = self.step(ids, inner, step, memory)
-            logits = self.head(state, step)
-            law = distribution(logits, sampling)
-            choice = law.tokens
-            if law.probs is not None:
-                assert coins is not None
-                choice = pick(law.probs, coins[:, step : step + 1])
-                laws.append(law.probs)
-            assert choice is not None
-            ids = choice if self.vocab is None else self.vocab[choice]
-            tokens.append(torch.where(going, ids, -1) if stop_below else ids)
-            if stop_below and step + 1 < count:
-                going = going & (self._confidence(logits, law, choice, step) >= stop_below)
-                if not bool(going.any()):
-                    break
-        return torch.cat(tokens, 1), torch.cat(laws, 1) if laws else None
 
-    def _confidence(self, logits: Tensor, law: Law, choice: Tensor, step: int) -> Tensor:
-        """Acceptance (B, 1) to expect of the drafter's own choice; uncalibrated, the probability that it gave it."""
-        probs = logits.float().softmax(-1) if law.probs is None else law.probs
-        own = probs.gather(-1, choice[..., None])[..., 0]
-        return own if self.calibration is None else self.calibration(own, step)
+        def following(ids: Tensor, step: int) -> Tensor:
+            nonlocal inner
+            state, inner = self.step(ids, inner, step, memory)
+            return self.head(state, step)
+
+        return draw_chain(following, fresh.last, coins, count, sampling, self.vocab, stop_below, self.calibration)
 
 
 def unit_scale(target: Target) -> float:

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from semiar.drafters.base import DrafterSettings, register
+from semiar.drafters.base import DrafterSettings, register, resolve_layers
 from semiar.drafters.chain import ChainDrafter
 from semiar.drafters.context_lm import attend, rotary, rotate
-from semiar.drafters.fusion import Features, resolve_layers
+from semiar.drafters.fusion import Features
 from semiar.drafters.memory import Memory
-from semiar.drafters.norm import RMSNorm
+from semiar.drafters.norm import EPSILON, RMSNorm
 from semiar.errors import ConfigError
 from semiar.targets.target import Target
 
@@ -38,6 +38,8 @@ class EagleOptions:
     """Units of the feed-forward; 0 = as the target has."""
     rope_theta: float = 10000.0
     """Base of its rotary positions."""
+    norm_epsilon: float = EPSILON
+    """What the norm before the feed-forward adds to the mean square."""
 
     def __post_init__(self) -> None:
         if self.version not in (1, 3):
@@ -50,13 +52,13 @@ class EagleOptions:
 class DecoderLayer(nn.Module):
     """A Llama layer without a norm before its attention; it starts as the identity."""
 
-    def __init__(self, size: int, heads: int, shared: int, inner: int):
+    def __init__(self, size: int, heads: int, shared: int, inner: int, epsilon: float):
         super().__init__()
         self.heads, self.shared, width = heads, shared, size // heads
         self.q_proj = nn.Linear(size, size, bias=False)
         self.k_proj, self.v_proj = (nn.Linear(size, shared * width, bias=False) for _ in range(2))
         self.o_proj = nn.Linear(size, size, bias=False)
-        self.norm = RMSNorm(size)
+        self.norm = RMSNorm(size, epsilon)
         self.gate_proj, self.up_proj = (nn.Linear(size, inner, bias=False) for _ in range(2))
         self.down_proj = nn.Linear(inner, size, bias=False)
         for last in (self.o_proj, self.down_proj):
@@ -103,7 +105,7 @@ class EagleDrafter(ChainDrafter):
         self.features = Features(self.size, len(self.layers)) if self.options.version == 3 else None
         self.token_norm = RMSNorm(self.size) if self.options.version == 3 else None
         self.fc = nn.Linear(2 * self.size, self.size)
-        self.layer = DecoderLayer(self.size, heads, shared, inner)
+        self.layer = DecoderLayer(self.size, heads, shared, inner, self.options.norm_epsilon)
         self.norm = RMSNorm(self.size) if self.options.version == 3 else None
         with torch.no_grad():  # x starts as the state itself
             self.fc.weight.copy_(torch.eye(self.size, 2 * self.size).roll(self.size, 1))

@@ -10,16 +10,6 @@ from semiar.drafters.base import DrafterSettings
 from semiar.drafters.heads import DraftHead
 from semiar.drafters.norm import RMSNorm
 from semiar.errors import ConfigError
-from semiar.targets.target import LAST, Target
-
-
-def resolve_layers(settings: DrafterSettings, target: Target) -> tuple[int, ...]:
-    """Layer indices for `Target.forward`, lowest first, the head's input last."""
-    if settings.layers == "last":
-        return (LAST,)
-    depth = len(target.blocks)
-    picks = sorted({max(0, min(2, depth - 1)), depth // 2, max(0, depth - 3)})
-    return (*picks, LAST)
 
 
 class Features(nn.Module):

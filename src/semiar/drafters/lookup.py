@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from semiar.core.draft import Draft, Plan
 from semiar.core.sampling import Sampling
 from semiar.drafters.base import Context, Drafter, DrafterSettings, State, register
+from semiar.drafters.drawing import only_chains
 from semiar.drafters.matching import MATCHERS, Matcher
 from semiar.drafters.settings import refuse_unused
 from semiar.errors import ConfigError
@@ -179,12 +180,6 @@ class LookupDrafter(Drafter):
         state.follow(context)
         chains = state.propose(min(plan.count, self.settings.num_speculative_tokens))
         return Draft.chain(fill(chains, context.tokens.device))
-
-
-def only_chains(plan: Plan, name: str) -> None:
-    """Raise ``ConfigError`` when a tree is asked of a drafter that drafts none."""
-    if plan.tree != "none":
-        raise ConfigError(f"tree {plan.tree} with drafter {name}", "tree none: it drafts chains")
 
 
 def fill(chains: Sequence[Sequence[int]], device: torch.device) -> Tensor:

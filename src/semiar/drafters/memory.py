@@ -49,8 +49,12 @@ class Fresh:
 
     def newest(self) -> Tensor:
         """State of each row's last verified position, (B, 1, F, H)."""
-        rows = torch.arange(len(self.lengths), device=self.lengths.device)
-        return self.hidden[rows, self.count - 1][:, None]
+        return newest(self.hidden, self.count)
+
+
+def newest(states: Tensor, count: Tensor) -> Tensor:
+    """The last of each row's ``count`` (B,) real states (B, n, ...): (B, 1, ...)."""
+    return states[torch.arange(len(count), device=count.device), count - 1][:, None]
 
 
 def map_tensors(change: Callable[[Tensor], Tensor], value: Any) -> Any:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from semiar.core.draft import Draft, Plan
-from semiar.core.sampling import Sampling, distribution, pick, uniform
+from semiar.core.sampling import Sampling, uniform
 from semiar.drafters.base import Context, Drafter, DrafterSettings, State, register
+from semiar.drafters.cached import CacheState, unread
+from semiar.drafters.drawing import draw_chain, only_chains
 from semiar.drafters.heads import DraftHead, limited_head
-from semiar.drafters.lookup import only_chains
+from semiar.drafters.memory import newest
 from semiar.drafters.settings import refuse_unused
 from semiar.errors import ConfigError, PairError
 from semiar.targets import engine as engines
@@ -32,21 +34,6 @@ class ModelOptions:
 
     model: str = ""
     """Hub id or folder of a small causal LM with the target's tokenizer."""
-
-
-class Memory(State):
-    """A cache of the small model's own."""
-
-    def __init__(self, cache: Cache):
-        super().__init__()
-        self.cache = cache
-
-    def select(self, rows: Tensor) -> None:
-        self.cache.select(rows)
-
-    def join(self, other: State) -> None:
-        assert isinstance(other, Memory)
-        self.cache.join(other.cache)
 
 
 @register("model")
@@ -115,60 +102,29 @@ class ModelDrafter(Drafter):
 
     # -- drafting ----------------------------------------------------------------------------------------------------
 
-    def start(self, batch: int, capacity: int, device: torch.device) -> Memory:
-        return Memory(self.own.start(batch, capacity))
+    def start(self, batch: int, capacity: int, device: torch.device) -> CacheState:
+        return CacheState(self.own.start(batch, capacity))
 
     def propose(
         self, context: Context, state: State, plan: Plan, sampling: Sampling, rng: torch.Generator | None
     ) -> Draft:
-        assert isinstance(state, Memory)
+        assert isinstance(state, CacheState)
         only_chains(plan, self.name)
         count = min(plan.count, self.settings.num_speculative_tokens)
-        batch, device = len(context.lengths), context.tokens.device
+        batch, device, cache = len(context.lengths), context.tokens.device, state.cache
         if count == 0 or int(context.lengths.max()) + count > self.own.max_length:
             return Draft.empty(batch, device)  # what is missed now is read when it drafts again
-        cache = state.cache
-        logits = self._logits(self._catch_up(context, cache))
+        tokens, need = unread(context, cache)
+        first = newest(self.own.prefill(self._known(tokens), need, cache, (LAST,)), need)[:, :, -1]
         committed = cache.lengths
         coins = None if sampling.greedy else uniform((batch, count), rng, device)
-        tokens, laws = self._draft(logits, cache, coins, sampling, replace(plan, count=count))
+
+        def following(ids: Tensor, step: int) -> Tensor:
+            return self._read(ids, cache) if step else self._logits(first)
+
+        drafted, laws = draw_chain(following, context.last(), coins, count, sampling, self.vocab, plan.stop_below)
         cache.rewind(committed)
-        return Draft.chain(tokens, laws, self.vocab)
-
-    def _catch_up(self, context: Context, cache: Cache) -> Tensor:
-        """Run what was committed since the last call, at least the last step's; state (B, 1, H) of the newest token."""
-        cache.rewind(torch.minimum(cache.lengths, context.lengths - context.fresh.clamp(min=1)))
-        need = context.lengths - cache.lengths
-        steps = torch.arange(int(need.max()), device=need.device)
-        places = (cache.lengths[:, None] + steps).clamp(max=context.tokens.shape[1] - 1)
-        hidden = self.own.prefill(self._known(context.tokens.gather(1, places)), need, cache, (LAST,))
-        return hidden[torch.arange(len(need), device=need.device), need - 1, -1][:, None]
-
-    def _draft(
-        self, logits: Tensor, cache: Cache, coins: Tensor | None, sampling: Sampling, plan: Plan
-    ) -> tuple[Tensor, Tensor | None]:
-        """Ids (B, n) of at most ``plan.count`` tokens and, when sampling, their laws (B, n, V_draft)."""
-        alive = torch.ones(logits.shape[:2], dtype=torch.bool, device=logits.device)
-        tokens: list[Tensor] = []
-        laws: list[Tensor] = []
-        for step in range(plan.count):
-            law = distribution(logits, sampling)
-            if law.probs is None:
-                assert law.tokens is not None
-                column = law.tokens
-            else:
-                assert coins is not None
-                column = pick(law.probs, coins[:, step : step + 1])
-                laws.append(law.probs)
-            token = column if self.vocab is None else self.vocab[column]
-            tokens.append(torch.where(alive, token, -1))
-            if plan.stop_below:
-                probs = logits.softmax(-1) if law.probs is None else law.probs
-                alive = alive & (probs.gather(-1, column[..., None])[..., 0] >= plan.stop_below)
-            if step + 1 == plan.count or (plan.stop_below and not bool(alive.any())):
-                break
-            logits = self._read(token, cache)
-        return torch.cat(tokens, 1), torch.cat(laws, 1) if laws else None
+        return Draft.chain(drafted, laws, self.vocab)
 
     def _read(self, tokens: Tensor, cache: Cache) -> Tensor:
         """Run one more drafted token (B, 1) of each row; logits (B, 1, V_draft)."""

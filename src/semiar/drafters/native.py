@@ -14,7 +14,8 @@ from semiar.core.sampling import Sampling
 from semiar.drafters.context_lm import ContextLM
 from semiar.drafters.fusion import Fusion
 from semiar.drafters.norm import EPSILON
-from semiar.targets.native import Integer, Pointer, address, gather, library
+from semiar.targets.kernels import library
+from semiar.targets.native import Integer, Pointer, address, gather
 
 SOURCE = Path(__file__).with_suffix(".cpp")
 MOST = 64  # fresh states; more come with a prompt, and are read by the ordinary way

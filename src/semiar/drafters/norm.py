@@ -10,8 +10,8 @@ EPSILON = 1e-6
 class RMSNorm(nn.RMSNorm):
     """`nn.RMSNorm` for inputs of any float type; the output has the weight's type."""
 
-    def __init__(self, size: int):
-        super().__init__(size, eps=EPSILON)
+    def __init__(self, size: int, epsilon: float = EPSILON):
+        super().__init__(size, eps=epsilon)
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x.to(self.weight.dtype))

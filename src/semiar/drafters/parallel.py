@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from semiar.drafters.base import DrafterSettings, register
+from semiar.drafters.base import DrafterSettings, register, resolve_layers
 from semiar.drafters.chain import ChainDrafter
 from semiar.drafters.context_lm import ContextLM
-from semiar.drafters.fusion import Features, Fusion, resolve_layers
+from semiar.drafters.fusion import Features, Fusion
 from semiar.drafters.memory import Memory
 from semiar.drafters.small_lm import count_heads
 from semiar.targets.target import Target

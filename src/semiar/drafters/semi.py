@@ -12,10 +12,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from semiar.drafters.base import DrafterSettings, register
+from semiar.drafters.base import DrafterSettings, register, resolve_layers
 from semiar.drafters.chain import ChainDrafter
 from semiar.drafters.context_lm import ContextLM
-from semiar.drafters.fusion import Features, build_fusion, resolve_layers
+from semiar.drafters.fusion import Features, build_fusion
 from semiar.drafters.hf_lm import HFSmallLM
 from semiar.drafters.memory import Memory
 from semiar.drafters.native import NativeDraft, why_not

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
@@ -94,9 +95,9 @@ def read_options(kind: type[Any], given: dict[str, Any], name: str) -> Any:
 GENERAL = ("architecture", "num_speculative_tokens", "draft_vocab_size", "options")
 
 
-def refuse_unused(settings: DrafterSettings, name: str) -> None:
-    """Raise ``ConfigError`` for a setting other than the general ones that is not as it is when left out."""
+def refuse_unused(settings: DrafterSettings, name: str, reads: Sequence[str] = ()) -> None:
+    """Raise ``ConfigError`` for a setting beside the general ones and ``reads`` that is not as when left out."""
     for one in fields(DrafterSettings):
         value = getattr(settings, one.name)
-        if one.name not in GENERAL and value != one.default:
+        if one.name not in (*GENERAL, *reads) and value != one.default:
             raise ConfigError(f"{one.name} {value} with drafter {name}", "to leave it out")

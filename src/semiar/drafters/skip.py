@@ -13,10 +13,13 @@ import torch
 from torch import Tensor
 
 from semiar.core.draft import Draft, Plan
-from semiar.core.sampling import Sampling, distribution, draw
+from semiar.core.sampling import Sampling, uniform
 from semiar.drafters.base import Context, DrafterSettings, State, register
+from semiar.drafters.cached import CacheState, unread
 from semiar.drafters.chain import ChainDrafter
+from semiar.drafters.drawing import draw_chain, only_chains
 from semiar.drafters.fusion import Fusion
+from semiar.drafters.memory import newest
 from semiar.drafters.norm import RMSNorm
 from semiar.errors import ConfigError
 from semiar.targets.cache import Cache
@@ -36,21 +39,6 @@ class SkipOptions:
     def __post_init__(self) -> None:
         if self.exit_layer < 0:
             raise ConfigError(f"exit_layer {self.exit_layer}", "0 or more")
-
-
-class CacheState(State):
-    """The memory of a drafter that runs layers with keys and values of their own."""
-
-    def __init__(self, cache: Cache):
-        super().__init__()
-        self.cache = cache
-
-    def select(self, rows: Tensor) -> None:
-        self.cache.select(rows)
-
-    def join(self, other: State) -> None:
-        assert isinstance(other, CacheState)
-        self.cache.join(other.cache)
 
 
 @register("skip")
@@ -91,34 +79,37 @@ class SkipDrafter(ChainDrafter):
     def propose(
         self, context: Context, state: State, plan: Plan, sampling: Sampling, rng: torch.Generator | None
     ) -> Draft:
-        if plan.tree != "none":
-            raise ConfigError(f"a tree ({plan.tree}) with drafter skip", "a chain: plan.tree none")
         assert isinstance(state, CacheState)
-        early, count = self._catch_up(context, state.cache), min(plan.count, self.settings.num_speculative_tokens)
+        only_chains(plan, self.name)
+        cache, count = state.cache, min(plan.count, self.settings.num_speculative_tokens)
+        batch, device = len(context.lengths), context.tokens.device
+        first = self._catch_up(context, cache)
         blind = context.hidden.shape[1] == 0 or bool((context.fresh == 0).any())  # one-token prompts have no h_t yet
         if count == 0 or (blind and self.options.with_h_p):
-            return Draft.empty(len(context.lengths), context.tokens.device)
-        rows = torch.arange(len(context.lengths), device=context.tokens.device)
-        last = early if blind else context.hidden[rows, context.fresh - 1, -1][:, None]
-        committed, tokens, laws = state.cache.lengths, [], []
-        for step in range(count):
-            law = distribution(self.head(self.exit(early, last), step), sampling)
-            choice = law.tokens if law.probs is None else draw(law.probs, rng)
-            assert choice is not None
-            tokens.append(choice if self.vocab is None else self.vocab[choice])
-            laws.append(law.probs)
-            if step + 1 < count:
-                early = self._early[0].run(tokens[-1], state.cache)
-                state.cache.keep(torch.zeros_like(tokens[-1]), chain=True)
-        state.cache.rewind(committed)
-        probs = None if laws[0] is None else torch.cat([law for law in laws if law is not None], 1)
-        return Draft.chain(torch.cat(tokens, 1), probs, self.vocab)
+            return Draft.empty(batch, device)
+        last = first if blind else newest(context.hidden[:, :, -1], context.fresh)
+        committed = cache.lengths
+        coins = None if sampling.greedy else uniform((batch, count), rng, device)
+
+        def following(ids: Tensor, step: int) -> Tensor:
+            return self.head(self.exit(self._read(ids, cache) if step else first, last), step)
+
+        tokens, laws = draw_chain(
+            following, context.last(), coins, count, sampling, self.vocab, plan.stop_below, self.calibration
+        )
+        cache.rewind(committed)
+        return Draft.chain(tokens, laws, self.vocab)
 
     def _catch_up(self, context: Context, cache: Cache) -> Tensor:
         """Run what was committed since the last call; the exit layer's state (B, 1, H) of each newest token."""
-        need = context.lengths - cache.lengths
-        steps = torch.arange(int(need.max()), device=need.device)
-        places = (cache.lengths[:, None] + steps).clamp(max=context.tokens.shape[1] - 1)
-        states = self._early[0].run(context.tokens.gather(1, places).clamp(min=0), cache)
+        tokens, need = unread(context, cache)
+        states = self._early[0].run(tokens, cache)
+        steps = torch.arange(tokens.shape[1], device=need.device)
         cache.keep(torch.where(steps < need[:, None], steps, -1), chain=True)
-        return states[torch.arange(len(need), device=need.device), need - 1][:, None]
+        return newest(states, need)
+
+    def _read(self, ids: Tensor, cache: Cache) -> Tensor:
+        """Run one more drafted token (B, 1) of each row; its state (B, 1, H)."""
+        states = self._early[0].run(ids, cache)
+        cache.keep(torch.zeros_like(ids), chain=True)
+        return states

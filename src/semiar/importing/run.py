@@ -12,8 +12,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from semiar.drafters.base import DrafterSettings, build_drafter, load_weights
-from semiar.drafters.chain import unit_scale
+from semiar.drafters.base import DrafterSettings, build_drafter
+from semiar.drafters.saving import load_weights
 from semiar.errors import ConfigError, PairError, SourceNotFound
 from semiar.importing.layouts import LAYOUTS
 from semiar.pair import Pair
@@ -29,7 +29,7 @@ class ImportSettings:
     checkpoint: str
     """File or folder with the original tensors (.safetensors, .pt, .bin)."""
     architecture: str
-    """medusa, hydra or recurrent (ReDrafter)."""
+    """medusa, hydra, recurrent (ReDrafter) or eagle (EAGLE-1)."""
     model: str
     """The model that the drafter was trained for: hub id or folder."""
     out: str
@@ -48,15 +48,14 @@ def import_drafter(settings: ImportSettings, console: Console) -> None:
     """Write a pair's folder.  Raises ``PairError`` when the tensors do not fit the architecture or the model."""
     tensors = read_tensors(Path(settings.checkpoint).expanduser())
     pair = Pair.plain(settings.model, LoadSettings(device="cpu", engine="eager"))
-    scale = unit_scale(pair.target)
-    original = LAYOUTS[settings.architecture](tensors, scale)
+    original = LAYOUTS[settings.architecture](tensors, pair.target)
     count = settings.num_speculative_tokens or original.count or 5
     if original.count is not None and count != original.count:
         raise ConfigError(f"num_speculative_tokens {count}", f"{original.count}, the heads of the checkpoint")
     shape = DrafterSettings(
         settings.architecture, count, draft_vocab_size="full", lora_r=0, options=dict(original.options)
     )
-    drafter = build_drafter(shape, pair.target, None, {"embedding_scale": scale})
+    drafter = build_drafter(shape, pair.target, None, {"embedding_scale": original.scale})
     own = {name: torch.zeros_like(value) for name, value in drafter.state_dict().items() if _unbiased(name)}
     drafter.to(next(iter(original.weights.values())).dtype)
     load_weights(drafter, own | original.weights, settings.checkpoint)

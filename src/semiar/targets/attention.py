@@ -14,6 +14,8 @@ from torch.nn import functional as F
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
+from semiar.targets.cache import Cache
+
 NAME = "semiar_grouped"
 
 
@@ -73,3 +75,30 @@ def additive_mask(seen: Tensor, queries: Tensor, keys: Tensor, window: int | Non
     seen = seen[:, None]
     bias = torch.zeros(seen.shape, dtype=dtype, device=seen.device)
     return bias.masked_fill_(~seen, torch.finfo(dtype).min)
+
+
+def attention_masks(
+    cache: Cache,
+    slots: Tensor,  # (B, n) that a pass writes
+    positions: Tensor,  # (B, n)
+    mask: Tensor | None,  # (B, n, n) bool, which new slots a new slot may see; None = a chain
+    windows: dict[str, int | None],  # of each kind of layer
+    dtype: torch.dtype,
+    always: bool,
+) -> Tensor | dict[str, Tensor] | None:
+    """What each new token sees of a cache; see `Target.attention`."""
+    count, span = slots.shape[1], cache.place.span
+    if mask is None and cache.width == 0 and span == count and not always:
+        return None  # plain causal attention from the start of every row: right padding cannot be seen
+    if slots.numel() == 1 and span == cache.width + 1 and windows == {"": None} and not always:
+        return None  # one new token of one row sees everything
+    keys = torch.arange(span, device=positions.device)[None]  # position of the key in each slot
+    if mask is None:
+        seen = keys[:, None] <= positions[:, :, None]
+    else:
+        past = keys < cache.lengths[:, None]
+        own = slots[:, None].expand(-1, count, -1)
+        seen = past[:, None].expand(-1, count, -1).scatter(2, own, mask)
+        keys = keys.expand(len(slots), -1).scatter(1, slots, positions)
+    masks = {kind: additive_mask(seen, positions, keys, window, dtype) for kind, window in windows.items()}
+    return masks.get("", masks)

@@ -13,8 +13,9 @@ from semiar.targets import flat
 from semiar.targets.attention import use_grouped_attention, why_not_plain
 from semiar.targets.check import check_target, compare, differs, quiet, sample_ids
 from semiar.targets.compiled import Compiled
+from semiar.targets.kernels import library
 from semiar.targets.lora import is_adapted
-from semiar.targets.native import Native, give_up, library, why_not
+from semiar.targets.native import SOURCE, Native, give_up, why_not
 from semiar.targets.packed import Packed, can_pack, join, pack
 from semiar.targets.target import LAST, Target
 
@@ -47,7 +48,7 @@ def _fastest(target: Target) -> str:
     if why_not(target):
         return "packed"
     try:
-        if not library().semiar_in_blocks(1):
+        if not library(SOURCE).semiar_in_blocks(1):
             return "packed"
     except TargetError as error:
         warnings.warn(f"{error}; going on with the engine packed", stacklevel=2)

@@ -9,28 +9,19 @@ from __future__ import annotations
 
 import copy
 import ctypes
-import hashlib
-import os
-import platform
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Sequence
-from functools import cache as once
 from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from semiar.errors import TargetError
 from semiar.targets.cache import Cache
+from semiar.targets.kernels import compiler, library
 from semiar.targets.packed import Together, given_up
 
-SOURCE, HEADER = Path(__file__).with_suffix(".cpp"), Path(__file__).with_suffix(".h")
-FLAGS = ("-O3", "-march=native", "-fopenmp", "-shared", "-fPIC", "-std=c++20")
+SOURCE = Path(__file__).with_suffix(".cpp")
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 ROPES = ("default", "linear", "llama3")  # whose angles depend on the position alone
 LIBC = ctypes.CDLL(None)
@@ -88,53 +79,11 @@ def why_not(target: Any) -> str:
     return "" if compiler() else "no C++ compiler: g++, clang++ or the one that CXX names"
 
 
-def compiler() -> str | None:
-    """The C++ compiler of this machine."""
-    found = (os.environ.get("CXX"), "g++", "clang++")
-    return next((name for name in found if name and shutil.which(name)), None)
-
-
-@once
-def library(source: Path = SOURCE) -> Any:
-    """The compiled kernels of a file; kept on disk for the next process.  Raises ``TargetError`` when that fails."""
-    name = compiler()
-    text = source.read_bytes() + HEADER.read_bytes()
-    about = f"{name} {FLAGS} {platform.machine()} {_processor()}".encode()
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "semiar"
-    path = root / f"native-{hashlib.sha256(text + about).hexdigest()[:16]}.so"
-    if not path.is_file():
-        root.mkdir(parents=True, exist_ok=True)
-        with (
-            tempfile.TemporaryDirectory(dir=root) as spare,
-            Console(stderr=True).status("compiling the native engine (once for this machine; some seconds)"),
-        ):
-            made = Path(spare) / path.name
-            command = [str(name), *FLAGS, f"-I{HEADER.parent}", "-o", str(made), str(source)]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                raise TargetError(
-                    f"{name} could not compile the native engine: {done.stderr.strip()[:300]}",
-                    "a C++20 compiler with OpenMP",
-                    "install g++, or choose another engine: --load.engine packed",
-                )
-            os.replace(made, path)  # another process may have been quicker
-    return ctypes.CDLL(str(path))
-
-
-def _processor() -> str:
-    """What -march=native stands for."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return "".join(next((line for line in lines if line.startswith(key)), "") for key in ("model name", "flags"))
-
-
 class Native:
     """The kernel with copies of one target's weights; its projections of one input must have been joined."""
 
     def __init__(self, target: Any):
-        self.target, self.call = target, library().semiar_pass
+        self.target, self.call = target, library(SOURCE).semiar_pass
         head, last = target.lm.get_output_embeddings(), target.decoder.norm.weight
         blocks, (last, output) = gather([layer_weights(block) for block in target.blocks], [last, head.weight])
         config = target.config
@@ -262,7 +211,7 @@ def gather(blocks: list[Weights], others: list[Tensor], tables: Sequence[str] = 
 
 def in_blocks(tensor: Tensor) -> Tensor:
     """A matrix (out, in) as the kernel reads it: (out / 32, in / 2, 32, 2), zeros at the ends, if it wants that."""
-    if tensor.ndim < 2 or not library().semiar_in_blocks(int(tensor.dtype == torch.bfloat16)):
+    if tensor.ndim < 2 or not library(SOURCE).semiar_in_blocks(int(tensor.dtype == torch.bfloat16)):
         return tensor.detach()
     out, size = tensor.shape
     filled = F.pad(tensor.detach(), (0, size % 2, 0, -out % BLOCK))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from semiar.errors import TargetError
-from semiar.targets.attention import additive_mask
+from semiar.targets.attention import attention_masks
 from semiar.targets.cache import Cache
 from semiar.targets.compiled import Compiled
 from semiar.targets.flat import Flat
@@ -225,23 +225,7 @@ class Target(nn.Module):
 
         None, unless ``always``, where the model's own rule says the same.
         """
-        count, span = slots.shape[1], cache.place.span
-        if mask is None and cache.width == 0 and span == count and not always:
-            return None  # plain causal attention from the start of every row: right padding cannot be seen
-        if slots.numel() == 1 and span == cache.width + 1 and self.windows == {"": None} and not always:
-            return None  # one new token of one row sees everything
-        keys = torch.arange(span, device=positions.device)[None]  # position of the key in each slot
-        if mask is None:
-            seen = keys[:, None] <= positions[:, :, None]
-        else:
-            past = keys < cache.lengths[:, None]
-            own = slots[:, None].expand(-1, count, -1)
-            seen = past[:, None].expand(-1, count, -1).scatter(2, own, mask)
-            keys = keys.expand(len(slots), -1).scatter(1, slots, positions)
-        masks = {
-            kind: additive_mask(seen, positions, keys, window, self.dtype) for kind, window in self.windows.items()
-        }
-        return masks.get("", masks)
+        return attention_masks(cache, slots, positions, mask, self.windows, self.dtype, always)
 
     def _see(self, index: int) -> Any:
         def hook(_module: nn.Module, _args: Any, output: Any) -> None:

@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from semiar.drafters.base import load_weights
+from semiar.drafters.saving import load_weights
 from semiar.errors import ConfigError, TrainingError
 from semiar.targets.target import Target
 from semiar.training.learner import IGNORED, DraftLearner

@@ -17,8 +17,8 @@ from semiar.data.batches import Prepared, answers_of, fingerprint, prepare
 from semiar.data.chat import ChatRenderer, end_of_turn_ids
 from semiar.data.tasks.registry import load_any
 from semiar.drafters import Drafter, DrafterSettings, NoDrafter, build_drafter
-from semiar.drafters.base import load_weights, read_config
 from semiar.drafters.heads import choose_vocab
+from semiar.drafters.saving import load_weights, read_config
 from semiar.errors import ConfigError, DataError, PairError
 from semiar.pair import Pair
 from semiar.targets import LoadSettings, Target, load_model

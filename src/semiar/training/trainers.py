@@ -165,7 +165,7 @@ def acceptance(trainer: Any, dataset: Any) -> dict[str, float]:
         reached = found[1] if reached is None else reached + found[1]
     if hits is None or reached is None:
         return {}
-    learner.drafter.calibration = calibrate(hits, reached)
+    learner.drafter.take_calibration(calibrate(hits, reached))
     rates = (hits.sum(1) / reached.sum(1).clamp(min=1)).tolist()
     return {
         "acceptance_length": round(1 + sum(torch.tensor(rates).cumprod(0).tolist()), 4),
