@@ -41,6 +41,8 @@ class AttachSettings:
     """At most so many samples; 0 = all."""
     max_length: int = 1024
     """Longest sample in tokens; longer answers are cut, longer prompts skipped."""
+    adapter: str = ""
+    """PEFT adapter of a target that is given as a model."""
 
 
 def attach(name: str, settings: AttachSettings, load: LoadSettings, console: Console) -> Pair:
@@ -48,10 +50,8 @@ def attach(name: str, settings: AttachSettings, load: LoadSettings, console: Con
 
     A hybrid is put around the pair's own drafter.  Raises ``ConfigError`` for a drafter that would have to learn.
     """
-    folder = Path(name).expanduser()
-    is_pair = (folder / "run.yaml").is_file()
-    load = replace(load, engine="eager")
-    return attach_to(Pair.load(folder, load) if is_pair else Pair.plain(name, load), folder, settings, console)
+    pair = Pair.open(name, replace(load, engine="eager"), adapter=settings.adapter)
+    return attach_to(pair, Path(name).expanduser(), settings, console)
 
 
 def attach_to(pair: Pair, folder: Path, settings: AttachSettings, console: Console) -> Pair:

@@ -15,6 +15,7 @@ from semiar.attach import AttachSettings, attach
 from semiar.bench.report import redraw
 from semiar.bench.run import BenchSettings, run_bench
 from semiar.bench.verify import VerifySettings, publish, verify
+from semiar.compare import advise as advising
 from semiar.compare import command as comparing
 from semiar.compare.config import CompareConfig
 from semiar.core.draft import Plan
@@ -90,8 +91,8 @@ def _train(options: Namespace) -> int:
     return 0 if done or options.dry_run else 130
 
 
-def _pair_options(one: ArgumentParser) -> None:
-    one.add_argument("run", type=str, help="folder that semiar train wrote")
+def _pair_options(one: ArgumentParser, more: str = "") -> None:
+    one.add_argument("run", type=str, help=f"folder that semiar train wrote{more}")
     one.add_class_arguments(LoadSettings, "load")
 
 
@@ -172,8 +173,7 @@ def _verify(options: Namespace) -> int:
 
 
 def _attach_options(one: ArgumentParser) -> None:
-    one.add_argument("run", type=str, help="folder that semiar train wrote, or a model: hub id or folder")
-    one.add_class_arguments(LoadSettings, "load")
+    _pair_options(one, ", or a model: hub id or folder")
     one.add_class_arguments(AttachSettings, None)
 
 
@@ -196,13 +196,15 @@ def _data(options: Namespace) -> None:
 
 
 def _regenerate_options(one: ArgumentParser) -> None:
-    _pair_options(one)
+    _pair_options(one, ", or a model: hub id or folder")
+    one.add_argument("--adapter", type=str, default="", help="PEFT adapter of a target that is given as a model")
     one.add_class_arguments(RegenerateSettings, None)
 
 
 def _regenerate(options: Namespace) -> None:
     console = Console()
-    total = regenerate(load_pair(options), instantiate(RegenerateSettings, options), console)
+    pair = api.Pair.open(options.run, load_settings(options), adapter=options.adapter)
+    total = regenerate(pair, instantiate(RegenerateSettings, options), console)
     console.print(f"{total} samples in {options.out}", soft_wrap=True)
 
 
@@ -236,6 +238,7 @@ VERBS: dict[str, tuple[Callable[[ArgumentParser], None], Callable[[Namespace], i
     "attach": (_attach_options, _attach, "Put a drafter that needs no training beside a target."),
     "data": (_data_options, _data, "Show samples as a model will see them, with the loss mask."),
     "regenerate": (_regenerate_options, _regenerate, "Replace a data set's answers by the target's own."),
+    "advise": (advising.options, advising.run, "Say whether and how speculation will pay for a target on your data."),
     "compare": (comparing.options, _compare, "Train and measure many drafters under one budget."),
     "import": (_import_options, _import, "Make a pair of a model and a drafter trained by its original project."),
     "report": (_report_options, _report, "Draw the report of a trace again."),

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from huggingface_hub import snapshot_download
+from huggingface_hub import hf_hub_download, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError
 
 from semiar.drafters import Drafter, NoDrafter, load_drafter
 from semiar.drafters.saving import read_config, save_drafter
-from semiar.errors import PairError, SourceNotFound
+from semiar.errors import ConfigError, PairError, SourceNotFound
 from semiar.targets import LoadSettings, Target, load_model, load_tokenizer
 from semiar.targets.check import check_target
 from semiar.targets.engine import choose_engine, prepare
@@ -97,6 +97,15 @@ class Pair:
         _make_fast(target, made, settings)
         return cls(target, made, load_tokenizer(name), name, adapter=Path(adapter) if adapter else None)
 
+    @classmethod
+    def open(cls, name: str | Path, settings: LoadSettings | None = None, *, adapter: str = "") -> Pair:
+        """The pair in this folder, or the target without a drafter that a model and an adapter make."""
+        if not is_pair(name):
+            return cls.plain(str(name), settings, adapter=adapter)
+        if adapter:
+            raise ConfigError(f"adapter '{adapter}' for the pair '{name}'", "a model", "a pair has its own adapter")
+        return cls.load(name, settings)
+
     def with_drafter(self, drafter: Drafter) -> Pair:
         """The same target with another drafter."""
         return replace(self, drafter=drafter, run={**self.run, "drafter": asdict(drafter.settings)})
@@ -162,6 +171,18 @@ def _move_in(fresh: Path, folder: Path) -> None:
         os.replace(item, goal)
     fresh.rmdir()
     mark.unlink()
+
+
+def is_pair(name: str | Path) -> bool:
+    """Whether this folder, or repository on the hub, holds a pair and not a model alone."""
+    path = Path(name).expanduser()
+    if path.exists() or path.is_absolute() or str(name).count("/") != 1 or str(name).startswith("."):
+        return (path / "run.yaml").is_file()
+    try:
+        hf_hub_download(str(name), "run.yaml")
+    except (OSError, ValueError, HfHubHTTPError):
+        return False
+    return True
 
 
 def local_folder(name: str | Path) -> Path:

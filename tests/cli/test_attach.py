@@ -34,7 +34,7 @@ def config_of(run: Path) -> dict[str, Any]:
 
 
 def test_lookup_and_hybrid_beside_a_tuned_target(
-    capsys: pytest.CaptureFixture[str], run: Path, data: Path, tmp_path: Path
+    capsys: pytest.CaptureFixture[str], run: Path, base: Path, data: Path, tmp_path: Path
 ) -> None:
     wanted = answer(capsys, run)
     options = ["--drafter.options.min_match", "1", "--drafter.num_speculative_tokens", "3"]
@@ -48,6 +48,10 @@ def test_lookup_and_hybrid_beside_a_tuned_target(
     assert answer(capsys, tmp_path / "lookup") == wanted
     recipe = yaml.safe_load((tmp_path / "lookup/run.yaml").read_text())
     assert recipe["drafter"]["architecture"] == "lookup" and recipe["mode"] == "joint"
+
+    assert main(attach(base, tmp_path / "beside", "lookup", "--adapter", str(run))) == 0
+    assert (tmp_path / "beside" / name).read_bytes() == (run / name).read_bytes()
+    assert answer(capsys, tmp_path / "beside") == wanted
 
     assert main(attach(run, tmp_path / "hybrid", "hybrid", *options)) == 0
     saved, trained = (load_file(folder / "drafter/model.safetensors") for folder in (tmp_path / "hybrid", run))
@@ -81,6 +85,7 @@ def test_drafters_of_a_plain_model(
 def test_what_is_refused(capsys: pytest.CaptureFixture[str], base: Path, data: Path, run: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     refused(capsys, attach(base, out, "semi"), "drafter semi has to learn", "use semiar train", lines=0)
+    refused(capsys, attach(run, out, "lookup", "--adapter", str(run)), "a pair has its own adapter", lines=0)
     refused(capsys, attach(base, out, "hybrid"), "no trained drafter", lines=0)
     refused(capsys, attach(run, out, "hybrid", "--drafter.options", '{"inner": {"small_lm": "gru"}}'), "inner", lines=0)
     refused(capsys, attach(run, out, "hybrid", "--drafter.lora_r", "3"), "lora_r 3", "leave it out", lines=0)

@@ -113,6 +113,9 @@ def test_train_generate_bench_verify_regenerate_and_train_after(
     words = ["regenerate", str(run), "--data", str(data), "--out", str(own), "--max_new_tokens", "8"]
     assert main([*words, "--keep_unfinished", "true", "--limit", "12"]) == 0
     assert f"12 samples in {own}" in capsys.readouterr().out
+    words[1], words[5] = str(base), str(tmp_path / "adapted.jsonl")  # the same target, as a model and an adapter
+    assert main([*words, "--keep_unfinished", "true", "--limit", "12", "--adapter", str(run)]) == 0
+    assert (tmp_path / "adapted.jsonl").read_text() == own.read_text()
     after = train_words(
         base, own, tmp_path / "after", "--mode", "after", "--adapter", str(run), "--init_drafter", str(run)
     )

@@ -15,6 +15,7 @@ from kit.laws import FOREIGN, FOUR, OTHER, ROWS, THREE, check, check_texts, dist
 from kit.models import semi_drafter, table_model
 from torch import Tensor
 
+from semiar.core.calibration import Calibration
 from semiar.core.draft import Draft, Plan
 from semiar.core.sampling import Sampling
 from semiar.drafters import NoDrafter
@@ -87,6 +88,14 @@ PLANS: dict[str, tuple[dict[str, Any], Plan]] = {
     "sampled": ({"architecture": "hydra"}, Plan(tree="sampled", nodes=5, branch=3)),
     "stop": ({"architecture": "recurrent"}, Plan(stop_below=0.34)),
 }
+
+
+def test_stopping_by_calibrated_confidence_keeps_the_law() -> None:
+    settings: dict[str, Any] = {"architecture": "recurrent", "num_speculative_tokens": 3}
+    drafter: Any = semi_drafter(Target(table_model(FOUR)), torch.tensor([0, 1, 3]), **settings)
+    drafter.calibration = Calibration([0.3, 0.4], [[0.2, 0.6, 0.9], [0.1, 0.2, 0.8], [0.5, 0.5, 0.5]])
+    found = sample(FOUR, drafter, 4, Sampling(1.0), prompt=[2, 3, 0], plan=Plan(stop_below=0.5))
+    check(found, laws_of(FOUR, Sampling(1.0)))
 
 
 @pytest.mark.parametrize("name", PLANS)

@@ -9,6 +9,7 @@ import torch
 from kit.models import draft_settings, prompts_of, semi_drafter, shake, target_of
 from kit.recording import record
 
+from semiar.core.calibration import Calibration
 from semiar.core.draft import Draft, Plan
 from semiar.decoding import Limits, decode
 from semiar.drafters import DrafterSettings, build_drafter
@@ -58,6 +59,16 @@ def test_each_row_is_drafted_by_the_one_that_its_prefix_names(target: Target, sm
             other = alone[tuple(proposal.text)]
             assert tokens[: len(other)] == other[: len(tokens)]
     assert kinds == {True, False}
+
+
+def test_a_hybrid_keeps_what_its_drafter_knows_of_itself(target: Target) -> None:
+    inner: Any = semi_drafter(target, small_lm="lstm")
+    assert "calibration" not in inner.extra_config()
+    inner.calibration = Calibration([0.5], [[0.2, 0.9]])
+    hybrid = hybrid_of(target, inner)
+    assert hybrid.inner.calibration == inner.calibration
+    hybrid.take_calibration(Calibration([0.5], [[0.1, 0.8]]))
+    assert hybrid.extra_config()["inner"]["calibration"] == {"edges": [0.5], "rates": [[0.1, 0.8]]}
 
 
 def test_a_mixed_draft_says_of_chosen_tokens_that_they_are_sure() -> None:

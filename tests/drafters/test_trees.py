@@ -10,6 +10,7 @@ import torch
 from kit.models import prompts_of, semi_drafter, target_of
 from kit.recording import Proposal, record, teacher_forced
 
+from semiar.core.calibration import Calibration
 from semiar.core.draft import Draft, Plan
 from semiar.core.sampling import Sampling
 from semiar.drafters import Drafter
@@ -114,16 +115,24 @@ def test_geometry_is_the_ancestors() -> None:
             assert set(mask[row, slot].nonzero()[:, 0].tolist()) == way and int(depths[row, slot]) == len(way) - 1
 
 
+CURVES = Calibration([0.3, 0.4, 0.6], [[0.1, 0.5, 0.6, 0.9], [0.0, 0.1, 0.3, 0.8], [0.5] * 4])
+
+
 @pytest.mark.parametrize("sampling", [None, Sampling(1.0)], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("curves", [None, CURVES], ids=["own probability", "calibrated"])
 @pytest.mark.parametrize("architecture", ["recurrent", "skip"])
-def test_a_chain_stops_after_the_first_unlikely_token(architecture: str, sampling: Sampling | None) -> None:
+def test_a_chain_stops_after_the_first_unlikely_token(
+    architecture: str, curves: Calibration | None, sampling: Sampling | None
+) -> None:
     pair, bar, lengths = pair_with(architecture), 0.4, set()
+    pair[1].calibration = curves
     prompts = prompts_of(96, [4, 9, 12, 7])
     for proposal in record(*pair, prompts, 12, sampling, plan=Plan(stop_below=bar))[1]:
         kept = [token for token in proposal.tokens if token >= 0]
         assert proposal.tokens == kept + [-1] * (len(proposal.tokens) - len(kept))
         own = teacher_forced(*pair, Proposal(proposal.text, kept, None, []), Sampling(1.0))
-        sure = [float(law[VOCAB.index(token)]) >= bar for law, token in zip(own, kept, strict=True)]
+        chances = [law[VOCAB.index(token)] for law, token in zip(own, kept, strict=True)]
+        sure = [float(curves(p, k) if curves else p) >= bar for k, p in enumerate(chances)]
         assert all(sure[:-1]) and (not sure[-1] or len(kept) == len(proposal.tokens))
         lengths.add(len(kept))
     assert len(lengths) == DEPTH

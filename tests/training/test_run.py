@@ -48,6 +48,9 @@ def test_joint_run_trains_adapter_and_drafter_and_leaves_the_base_alone(
             assert torch.equal(value.to(torch.bfloat16), before[name.replace(".base_layer", "")]), name
     assert {"lm_loss", "draft_loss"} <= set(pair.metrics["log"][0])
     assert "acceptance_length" in pair.metrics["held_out"]
+    extra = json.loads((Path(config.out) / "drafter/config.json").read_text())["extra"]
+    curves: Any = semiar.load(config.out, dtype="float32").drafter
+    assert curves.calibration.rates == extra["calibration"]["rates"] and len(curves.calibration.rates) == 3
     assert not (Path(config.out) / WORK).exists()
 
 

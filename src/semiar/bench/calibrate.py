@@ -126,12 +126,12 @@ def _passes(pair: Pair, prompt: list[int], most: int, sampling: Sampling, machin
         return lambda: (drafter.propose(known, state, Plan(n), sampling, rng), None)[1]
 
     pairs = [(verify(n + 1), draft(n)) for n in range(1, most + 1)]  # a pass flushes the drafter from the caches
-    times = _interleaved([verify(1), *(one for pair in pairs for one in pair)])
+    times = interleaved([verify(1), *(one for pair in pairs for one in pair)])
     machine.verify_ms = {str(n + 1): times[0 if n == 0 else 2 * n - 1] for n in range(most + 1)}
     machine.draft_ms = times[2::2]
 
 
-def _interleaved(functions: Sequence[Callable[[], None]]) -> list[float]:
+def interleaved(functions: Sequence[Callable[[], None]]) -> list[float]:
     """Median milliseconds of each function, run in turn."""
     times: list[list[float]] = [[] for _ in functions]
     for repeat in range(REPEATS + 2):

@@ -34,7 +34,7 @@ class TaskSettings:
     data: str
     """Task, file or hub id."""
     adapter: str = ""
-    """PEFT adapter (or pair) of the target; left out, one is trained first."""
+    """PEFT adapter (or pair) of the target; left out, one is trained first.  none: the model as it is."""
     prompts: str = ""
     """Whose test split is decoded, when `data` is a file of regenerated answers; default: data itself."""
     max_new_tokens: int = 128

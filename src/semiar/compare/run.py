@@ -180,14 +180,13 @@ def _attached(config: CompareConfig, cell: Cell, folder: Path, adapter: str, con
 def _training(config: CompareConfig, cell: Cell, folder: Path, adapter: str, console: Console) -> TrainConfig:
     budget, point = config.budget, cell.point
     joint = point.get("mode") == "joint"
-    base = cell.point.get("made_on") == "base"
-    target = "base" if base else cell.task.name
+    target = "base" if point.get("made_on") == "base" else cell.task.name
     loss = replace(config.loss, draft_weight=point.get("draft_weight", config.loss.draft_weight))
     lora = replace(TrainConfig("", "", "").lora, **({"r": point["r"]} if "r" in point else {}))
     optim = OptimSettings(
-        per_device_train_batch_size=budget.batch_size, max_steps=budget.steps, max_seconds=budget.seconds,
-        drafter_learning_rate=budget.learning_rate, learning_rate=budget.target_learning_rate, seed=cell.seed,
-        eval_steps=1 << 30, load_best_model_at_end=False,
+        per_device_train_batch_size=budget.batch_size, seed=cell.seed, max_steps=point.get("steps", budget.steps),
+        max_seconds=0.0 if "steps" in point else budget.seconds, drafter_learning_rate=budget.learning_rate,
+        learning_rate=budget.target_learning_rate, eval_steps=1 << 30, load_best_model_at_end=False,
     )  # fmt: skip
     samples = DataSettings(config.folder, point.get("rows", budget.rows), eval_samples=budget.eval_samples)
     states = Path(config.out) / "states" / f"{cell.task.name}-{target}-{samples.limit}"
@@ -201,7 +200,7 @@ def _training(config: CompareConfig, cell: Cell, folder: Path, adapter: str, con
 def target_of(config: CompareConfig, task: TaskSettings, console: Console) -> str:
     """The adapter of a task's target; one is trained when none was given."""
     if task.adapter:
-        return task.adapter
+        return "" if task.adapter == "none" else task.adapter
     folder, budget = Path(config.out) / "targets" / task.name, config.budget
     if not (folder / "run.yaml").is_file():
         console.rule(f"target of {task.name}")

@@ -80,7 +80,8 @@ class Plan:
     branch: int = 4
     """With a tree: most continuations of one token; with beam the width."""
     stop_below: float = 0.0
-    """Stop a chain after keeping a token whose own probability is below this; 0 = never."""
+    """Stop a chain after keeping a token whose expected acceptance (uncalibrated: its own probability) is below this;
+    0 = never."""
 
     def __post_init__(self) -> None:
         if self.tree not in TREES:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from semiar.core.calibration import Calibration
 from semiar.core.draft import Draft, Plan
 from semiar.core.sampling import Sampling
 from semiar.drafters.settings import DrafterSettings, NoOptions, read_options
@@ -79,6 +80,7 @@ class Drafter(nn.Module):
         super().__init__()
         self.settings = settings
         self.options = read_options(self.Options, settings.options, settings.architecture)
+        self.calibration: Calibration | None = None  # of its own probabilities, once it has learned
         self.layers = layers  # target layers read, the last one being the state that the output head reads
 
     def start(self, batch: int, capacity: int, device: torch.device) -> State:
@@ -141,6 +143,10 @@ class Drafter(nn.Module):
     def read_answers(self, answers: Sequence[Sequence[int]]) -> None:
         """Take from the ids of training answers what is remembered without learning; most drafters take nothing."""
 
+    def take_calibration(self, found: Calibration) -> None:
+        """Remember what its own probabilities are worth, as the end of a training measures it."""
+        self.calibration = found
+
     def check_tokenizer(self, tokenizer: Any) -> None:
         """Raise ``PairError`` when the drafter gives a text other ids than the target's tokenizer."""
 
@@ -154,7 +160,7 @@ class Drafter(nn.Module):
 
     def extra_config(self) -> dict[str, Any]:
         """What `build_drafter` needs beside the settings to build this drafter again."""
-        return {}
+        return {"calibration": asdict(self.calibration)} if self.calibration else {}
 
 
 REGISTRY: dict[str, type[Drafter]] = {}
@@ -177,7 +183,12 @@ def build_drafter(
     """A fresh drafter for `target`; ``vocab`` (V_draft,) are the target ids it may draft, None = all."""
     if settings.architecture not in REGISTRY:
         raise ConfigError(f"drafter architecture '{settings.architecture}'", f"one of {', '.join(sorted(REGISTRY))}")
-    return REGISTRY[settings.architecture](settings, target, vocab, **(extra or {})).bind(target)  # type: ignore[call-arg,arg-type]
+    extra = dict(extra or {})
+    known = extra.pop("calibration", None)
+    drafter: Any = REGISTRY[settings.architecture](settings, target, vocab, **extra)  # type: ignore[call-arg,arg-type]
+    if known:
+        drafter.calibration = Calibration(**known)
+    return drafter.bind(target)
 
 
 def resolve_layers(settings: DrafterSettings, target: Target) -> tuple[int, ...]:

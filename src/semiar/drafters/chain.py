@@ -120,7 +120,7 @@ class ChainDrafter(Drafter):
         pack(self, keep=True, spare=(self.draft_head,))
 
     def extra_config(self) -> dict[str, Any]:
-        return {"embedding_scale": self.scale}
+        return super().extra_config() | {"embedding_scale": self.scale}
 
     def embed(self, tokens: Tensor) -> Tensor:
         """The target's input embeddings, brought to unit scale."""
@@ -211,7 +211,7 @@ class ChainDrafter(Drafter):
             state, inner = self.step(ids, inner, step, memory)
             return self.head(state, step)
 
-        return draw_chain(following, fresh.last, coins, count, sampling, self.vocab, stop_below)
+        return draw_chain(following, fresh.last, coins, count, sampling, self.vocab, stop_below, self.calibration)
 
 
 def unit_scale(target: Target) -> float:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from semiar.core.calibration import Calibration
 from semiar.core.draft import Plan
 from semiar.core.sampling import Law, Sampling, distribution, pick
 from semiar.errors import ConfigError
@@ -20,12 +21,14 @@ def draw_chain(
     sampling: Sampling,
     vocab: Tensor | None,
     stop_below: float = 0.0,
+    calibration: Calibration | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Drafted ids (B, count) and, when sampling, their laws (B, count, V_draft); no host synchronisation.
 
     ``following(ids, step)`` reads token number ``step``, ``ids`` (B, 1), and gives the logits (B, 1, V_draft) of the
-    next.  With ``stop_below`` a row goes on with -1 after a token whose own probability is below it, and all end when
-    the last one has stopped.  The token itself stays: leaving it out would make the law of what is kept another one.
+    next.  With ``stop_below`` a row goes on with -1 after a token whose own probability, or what ``calibration`` makes
+    of it, is below it, and all end when the last one has stopped.  The token itself stays: leaving it out would make
+    the law of what is kept another one.
     """
     tokens, laws = [], []
     going = torch.ones_like(ids, dtype=torch.bool)
@@ -41,7 +44,8 @@ def draw_chain(
         ids = choice if vocab is None else vocab[choice]
         tokens.append(torch.where(going, ids, -1) if stop_below else ids)
         if stop_below and step + 1 < count:
-            going = going & (_confidence(logits, law, choice) >= stop_below)
+            own = _confidence(logits, law, choice)
+            going = going & ((calibration(own, step) if calibration else own) >= stop_below)
             if not bool(going.any()):
                 break
     return torch.cat(tokens, 1), torch.cat(laws, 1) if laws else None

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from semiar.core.calibration import Calibration
 from semiar.core.draft import Draft, Plan
 from semiar.core.sampling import Sampling
 from semiar.drafters.base import Context, Drafter, DrafterSettings, State, build_drafter, register
@@ -80,6 +81,9 @@ class HybridDrafter(Drafter):
 
     def extra_config(self) -> dict[str, Any]:
         return {"inner": self.inner.extra_config(), "corpus_size": self.corpus.size}
+
+    def take_calibration(self, found: Calibration) -> None:
+        self.inner.take_calibration(found)
 
     def read_answers(self, answers: Sequence[Sequence[int]]) -> None:
         self.corpus.read(answers, self.options.corpus_tokens)

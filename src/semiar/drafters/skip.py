@@ -94,7 +94,9 @@ class SkipDrafter(ChainDrafter):
         def following(ids: Tensor, step: int) -> Tensor:
             return self.head(self.exit(self._read(ids, cache) if step else first, last), step)
 
-        tokens, laws = draw_chain(following, context.last(), coins, count, sampling, self.vocab, plan.stop_below)
+        tokens, laws = draw_chain(
+            following, context.last(), coins, count, sampling, self.vocab, plan.stop_below, self.calibration
+        )
         cache.rewind(committed)
         return Draft.chain(tokens, laws, self.vocab)
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from semiar.core.calibration import count_by_bin
 from semiar.data.batches import IGNORE as IGNORED
 from semiar.drafters.base import Drafter
 from semiar.training.chunked import chunked_sum
@@ -62,23 +63,28 @@ class DraftLearner(nn.Module):
 
     @torch.no_grad()
     def agreement(self, hidden: Tensor, tokens: Tensor, labels: Tensor, choices: Tensor) -> tuple[Tensor, Tensor]:
-        """Hits and trials (K,) of greedy drafts, teacher-forced: position k counts when 1..k-1 were hits.
+        """Hits and trials (K, bins) of greedy drafts by the bin of their own probability, teacher-forced.
 
-        ``choices`` (B, T) is the target's own argmax after each position.  Only stretches where the text is what the
-        target would have written count as the target's, so on its own outputs this is its acceptance exactly.
+        Position k counts when 1..k-1 were hits.  ``choices`` (B, T) is the target's own argmax after each position.
+        Only stretches where the text is what the target would have written count as the target's, so on its own
+        outputs this is its acceptance exactly.
         """
         anchors, scale = choose_anchors(labels, 0)
         rows = torch.arange(len(tokens), device=tokens.device)[:, None, None]
-        drafts = []
+        drafts, owns = [], []
         for step, state in enumerate(self.drafter.unroll(hidden, tokens, anchors)):
-            best = self.drafter.head(state, step).argmax(-1)
+            logits = self.drafter.head(state, step)
+            top, best = logits.max(-1)
+            total = torch.stack([row.float().logsumexp(-1) for row in logits])  # row by row: in float32 they are large
+            owns.append((top.float() - total).exp())
             drafts.append(best if self.drafter.vocab is None else self.drafter.vocab[best])
         guess = torch.stack(drafts, 2)  # (B, A, K)
         where, valid = targets_of(anchors, labels, guess.shape[2])
         valid = valid & (scale > 0)[..., None]
         hit = ((guess == choices[rows, where - 1]) & valid).long().cumprod(-1)
         reached = torch.cat([torch.ones_like(hit[..., :1]), hit[..., :-1]], -1) * valid
-        return hit.sum((0, 1)), reached.sum((0, 1))
+        own = torch.stack(owns, 2)
+        return count_by_bin(own, hit), count_by_bin(own, reached)
 
 
 def choose_anchors(labels: Tensor, most: int) -> tuple[Tensor, Tensor]:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import Trainer
 
+from semiar.core.calibration import calibrate
 from semiar.targets.target import LAST, Target
 from semiar.training.learner import IGNORED
 from semiar.training.lm_loss import answer_loss, argmax_after
@@ -147,7 +148,10 @@ class AfterTrainer(DraftLossMixin, BaseTrainer):
 
 @torch.no_grad()
 def acceptance(trainer: Any, dataset: Any) -> dict[str, float]:
-    """Greedy acceptance per position on held-out samples, teacher-forced, and the tokens per pass it amounts to."""
+    """Greedy acceptance per position on held-out samples, teacher-forced, and the tokens per pass it amounts to.
+
+    The drafter is left knowing how often tokens were accepted to which it gave some probability.
+    """
     learner, target = trainer.learner, trainer.target
     hits = reached = None
     for batch in trainer.batches(dataset):
@@ -161,7 +165,8 @@ def acceptance(trainer: Any, dataset: Any) -> dict[str, float]:
         reached = found[1] if reached is None else reached + found[1]
     if hits is None or reached is None:
         return {}
-    rates = (hits / reached.clamp(min=1)).tolist()
+    learner.drafter.take_calibration(calibrate(hits, reached))
+    rates = (hits.sum(1) / reached.sum(1).clamp(min=1)).tolist()
     return {
         "acceptance_length": round(1 + sum(torch.tensor(rates).cumprod(0).tolist()), 4),
         **{f"acceptance_{k + 1}": round(rate, 4) for k, rate in enumerate(rates)},
