@@ -14,6 +14,7 @@ from semiar.core.sampling import Sampling, distribution
 from semiar.decoding import Limits, decode
 from semiar.drafters.native import NativeDraft, why_not
 from semiar.targets import Target, kernels
+from semiar.targets.packed import can_pack
 
 pytestmark = pytest.mark.skipif(not kernels.compiler(), reason="this machine has no C++ compiler")
 CASES: list[dict[str, Any]] = [
@@ -104,3 +105,26 @@ def test_other_shapes_draft_by_their_own_steps(options: dict[str, Any]) -> None:
     assert why_not(drafter)
     drafter.prepare("native")
     assert not drafter._ready
+
+
+def test_a_temperature_next_to_nothing_still_has_a_law() -> None:
+    target = target_of("llama", torch.float32)
+    _, proposals = record(target, made(target, CASES[0]), prompts_of(96, [5]), 8, Sampling(1e-46))
+    assert proposals and all(torch.allclose(one.probs.sum(-1), torch.ones(1)) for one in proposals)  # type: ignore[union-attr]
+
+
+@pytest.mark.skipif(not can_pack(torch.device("cpu"), torch.bfloat16), reason="this CPU has no bfloat16 kernels")
+def test_laws_in_bfloat16_are_those_of_training_up_to_its_rounding() -> None:
+    target = target_of("llama", torch.bfloat16)
+    drafter = made(target, CASES[1])
+    _, proposals = record(target, drafter, prompts_of(96, [14]), 30, Sampling(1.0))
+    gaps = [
+        float((one.probs - teacher_forced(target, drafter, one, Sampling(1.0))).abs().max())
+        for one in proposals  # type: ignore[operator]
+    ]
+    assert len(gaps) > 5 and max(gaps) < 0.15
+
+
+def test_scaled_logits_are_left_to_the_ordinary_steps() -> None:
+    drafter: Any = semi_drafter(Target(tiny("granite", torch.float32)), None, small_lm="context")
+    assert "scales or caps" in why_not(drafter)

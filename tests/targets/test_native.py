@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import subprocess
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 from kit.drafters import TableDrafter, noisy_drafter
 from kit.models import plain_greedy, prompts_of, table_model, tiny
-from torch import Tensor
+from torch import Tensor, nn
 
 from semiar.core.draft import Draft
 from semiar.core.sampling import Sampling, distribution
@@ -243,3 +244,40 @@ def test_a_compiler_that_fails_is_named_and_another_engine_taken(
                 assert choose_engine("auto", Target(model_of("llama", torch.bfloat16))) == "packed"
     finally:
         kernels.library.cache_clear()
+
+
+def test_a_cache_folder_that_cannot_be_written_is_no_hindrance(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    kernels.library.cache_clear()
+    try:
+        target = native_of("llama")
+        assert target.engine == "native"
+    finally:
+        kernels.library.cache_clear()
+
+
+@torch.inference_mode()
+def test_ids_are_checked_and_other_integers_taken() -> None:
+    target = native_of("llama")
+    ids = torch.tensor([[3, 5, 95]])
+    assert torch.equal(target(ids.int()).logits, target(ids).logits)  # type: ignore[arg-type]
+    with pytest.raises(TargetError, match="token 96"):
+        target(ids + 1)
+
+
+def test_a_prepared_target_neither_moves_nor_is_copied() -> None:
+    target = native_of("llama")
+    for change in (lambda: target.double(), lambda: target.to("cpu"), lambda: copy.deepcopy(target)):
+        with pytest.raises(TargetError, match="given up its plain weights"):
+            change()
+
+
+def test_layers_of_another_kind_are_left_to_the_other_engines() -> None:
+    class Special(nn.Linear):
+        pass
+
+    model = model_of("llama", torch.float32)
+    model.model.layers[1].self_attn.q_proj = Special(32, 32, bias=False)
+    with pytest.raises(ConfigError, match="plain linear layers"):
+        choose_engine("native", Target(model))

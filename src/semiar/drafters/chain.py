@@ -111,6 +111,7 @@ class ChainDrafter(Drafter):
         ids = torch.arange(target.vocab_size) if self.vocab is None else self.vocab
         self.draft_head.bind(target, ids)
         self._embedding = [target.embedding.detach()]
+        self._ready = []
         return self
 
     def prepare(self, engine: str = "packed") -> None:
@@ -118,6 +119,11 @@ class ChainDrafter(Drafter):
             self._ready = [CompiledDraft(self)]
         self.draft_head.prepare()
         pack(self, keep=True, spare=(self.draft_head,))
+
+    def train(self, mode: bool = True) -> ChainDrafter:
+        if mode:
+            self._ready = []  # what was prepared holds the weights as they were
+        return super().train(mode)
 
     def extra_config(self) -> dict[str, Any]:
         return super().extra_config() | {"embedding_scale": self.scale}

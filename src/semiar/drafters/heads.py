@@ -41,6 +41,7 @@ class DraftHead(nn.Module):
         self._borrowed: list[Tensor | None] = [None, None]
         self._fused: Tensor | None = None
         self._packed: list[Packed] = []  # in a list: it is not ours to save
+        self.plain = True
         self._finish: Callable[[Tensor], Tensor] = lambda logits: logits
 
     def bind(self, target: Target, ids: Tensor) -> None:
@@ -48,6 +49,8 @@ class DraftHead(nn.Module):
         weight, bias = target.head_rows(ids.to(target.device))
         self._borrowed = [weight, bias]
         self._finish = target.finish
+        probe = torch.tensor([0.5, -3.0])
+        self.plain = torch.equal(target.finish(probe), probe)  # no scaling, no capping
         self._fused = None
         self._packed = []
 

@@ -219,3 +219,6 @@ extern "C" void semiar_draft(const Drafter* drafter, const Draft* draft, int hal
     else
         Drafting<float>(*drafter, *draft).run();
 }
+
+// whether matrices have to lie in blocks
+extern "C" int semiar_in_blocks(int half) { return half && IN_BLOCKS<bfloat16>; }

@@ -10,12 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from semiar.core.sampling import Sampling
+from semiar.core.sampling import COLDEST, Sampling
 from semiar.drafters.context_lm import ContextLM
 from semiar.drafters.fusion import Fusion
 from semiar.drafters.norm import EPSILON
+from semiar.targets.blocks import address, gather
 from semiar.targets.kernels import library
-from semiar.targets.native import Integer, Pointer, address, gather
+from semiar.targets.native import Integer, Pointer
 
 SOURCE = Path(__file__).with_suffix(".cpp")
 MOST = 64  # fresh states; more come with a prompt, and are read by the ordinary way
@@ -47,6 +48,8 @@ def why_not(drafter: Any) -> str:
     """What keeps this drafter from being run by the kernel; empty when nothing does."""
     if not isinstance(drafter.lm, ContextLM) or len(drafter.lm.blocks) != 1 or type(drafter.fuse) is not Fusion:
         return "it is made for small_lm context with one layer and fusion concat"
+    if not drafter.draft_head.plain:
+        return "the architecture scales or caps its logits"
     kinds = {one.dtype for one in drafter.parameters()} | {drafter._embedding[0].dtype}
     if len(kinds) > 1 or not kinds <= {torch.bfloat16, torch.float32}:
         return "it takes bfloat16 or float32"
@@ -57,7 +60,8 @@ class NativeDraft:
     """Drafts for one row by one call; the drafter's weights are copied."""
 
     def __init__(self, drafter: Any):
-        self.drafter, self.call = drafter, library(SOURCE).semiar_draft
+        kernels, half = library(SOURCE), int(drafter._embedding[0].dtype == torch.bfloat16)
+        self.drafter, self.call, grouped = drafter, kernels.semiar_draft, bool(kernels.semiar_in_blocks(half))
         block, fuse, features = drafter.lm.blocks[0], drafter.fuse, drafter.features
         found = {
             "join": None if features.join is None else features.join.weight, "read": drafter.lm.read.weight,
@@ -66,7 +70,7 @@ class NativeDraft:
             "wide_bias": fuse.wide.bias, "narrow": fuse.narrow.weight, "narrow_bias": fuse.narrow.bias,
             "head": drafter.draft_head.fused(), "head_bias": drafter.draft_head.bias,
         }  # fmt: skip
-        (copies,), norms = gather([found], [norm.weight for norm in features.norms], ("places",))
+        (copies,), norms = gather([found], [norm.weight for norm in features.norms], grouped, ("places",))
         self.norms = (Pointer * len(norms))(*(address(one) for one in norms))
         embedding = drafter._embedding[0]
         self.kept = (copies, norms, embedding, drafter.vocab)
@@ -96,7 +100,8 @@ class NativeDraft:
         draft = Draft(
             count, new, int(fresh.lengths[0]) - 2, torch.get_num_threads(), address(tokens), address(hidden),
             keys.data_ptr(), values.data_ptr(), keys.stride(1),
-            0.0 if coins is None else sampling.effective_temperature, address(coins), address(ids), address(laws),
+            0.0 if coins is None else max(sampling.effective_temperature, COLDEST),
+            address(coins), address(ids), address(laws),
         )  # fmt: skip
         self.call(ctypes.byref(self.shape), ctypes.byref(draft), int(hidden.dtype == torch.bfloat16))
         return ids, laws

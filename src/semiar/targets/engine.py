@@ -11,11 +11,12 @@ from torch import Tensor, nn
 from semiar.errors import ConfigError, TargetError
 from semiar.targets import flat
 from semiar.targets.attention import use_grouped_attention, why_not_plain
+from semiar.targets.blocks import give_up
 from semiar.targets.check import check_target, compare, differs, quiet, sample_ids
 from semiar.targets.compiled import Compiled
-from semiar.targets.kernels import library
+from semiar.targets.kernels import library, processor
 from semiar.targets.lora import is_adapted
-from semiar.targets.native import SOURCE, Native, give_up, why_not
+from semiar.targets.native import SOURCE, Native, why_not
 from semiar.targets.packed import Packed, can_pack, join, pack
 from semiar.targets.target import LAST, Target
 
@@ -45,11 +46,10 @@ def choose_engine(wanted: str, target: Target) -> str:
 
 def _fastest(target: Target) -> str:
     """native where its kernel takes the model, can be compiled here and finds bfloat16 products, else packed."""
-    if why_not(target):
+    if why_not(target) or "avx512_bf16" not in processor():
         return "packed"
     try:
-        if not library(SOURCE).semiar_in_blocks(1):
-            return "packed"
+        library(SOURCE)
     except TargetError as error:
         warnings.warn(f"{error}; going on with the engine packed", stacklevel=2)
         return "packed"
@@ -65,6 +65,8 @@ def prepare(target: Target, engine: str, sizes: Sequence[int] = (1,)) -> None:
     """
     if engine == "eager":
         return
+    if engine == "native":
+        library(SOURCE)  # before anything is changed
     ids = sample_ids(target)
     before = _logits(target, ids)
     packs = can_pack(target.device, target.dtype)  # a compiled graph reads packed weights as they are

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import hashlib
 import os
@@ -32,32 +33,58 @@ def library(source: Path) -> Any:
     """The compiled kernels of a file; kept on disk for the next process.  Raises ``TargetError`` when that fails."""
     name = compiler()
     text = b"".join(file.read_bytes() for file in (source, *sorted(HEADERS.glob("*.h"))))
-    about = f"{name} {FLAGS} {platform.machine()} {_processor()}".encode()
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "semiar"
-    path = root / f"native-{hashlib.sha256(text + about).hexdigest()[:16]}.so"
-    if not path.is_file():
+    about = f"{name} {FLAGS} {platform.machine()} {processor()}".encode()
+    path = _folder() / f"native-{hashlib.sha256(text + about).hexdigest()[:16]}.so"
+    try:
+        if not path.is_file():
+            _compile(str(name), source, path)
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        raise TargetError(
+            f"the native engine in '{path.parent}' cannot be written or loaded: {error}",
+            "a folder that programs can be run from",
+            "set XDG_CACHE_HOME, or choose another engine: --load.engine packed",
+        ) from error
+
+
+def _folder() -> Path:
+    """Where compiled kernels are kept: the user's cache, or a folder of this process where that cannot be written."""
+    try:
+        root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "semiar"
         root.mkdir(parents=True, exist_ok=True)
-        with (
-            tempfile.TemporaryDirectory(dir=root) as spare,
-            Console(stderr=True).status("compiling the native engine (once for this machine; some seconds)"),
-        ):
-            made = Path(spare) / path.name
-            command = [str(name), *FLAGS, f"-I{HEADERS}", "-o", str(made), str(source)]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                raise TargetError(
-                    f"{name} could not compile the native engine: {done.stderr.strip()[:300]}",
-                    "a C++20 compiler with OpenMP",
-                    "install g++, or choose another engine: --load.engine packed",
-                )
-            os.replace(made, path)  # another process may have been quicker
-    return ctypes.CDLL(str(path))
+        if os.access(root, os.W_OK):
+            return root
+    except (OSError, RuntimeError):  # no home, no rights
+        pass
+    spare = Path(tempfile.mkdtemp(prefix="semiar-"))
+    atexit.register(shutil.rmtree, spare, ignore_errors=True)
+    return spare
 
 
-def _processor() -> str:
+def _compile(name: str, source: Path, path: Path) -> None:
+    with (
+        tempfile.TemporaryDirectory(dir=path.parent) as spare,
+        Console(stderr=True).status("compiling the native engine (once for this machine; some seconds)"),
+    ):
+        made = Path(spare) / path.name
+        command = [name, *FLAGS, f"-I{HEADERS}", "-o", str(made), str(source)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise TargetError(
+                f"{name} could not compile the native engine: {done.stderr.strip()[:300]}",
+                "a C++20 compiler with OpenMP",
+                "install g++, or choose another engine: --load.engine packed",
+            )
+        os.replace(made, path)  # another process may have been quicker
+
+
+def processor() -> str:
     """What -march=native stands for."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return platform.processor()
-    return "".join(next((line for line in lines if line.startswith(key)), "") for key in ("model name", "flags"))
+    return "".join(
+        next((line for line in lines if line.startswith(key)), "")
+        for key in ("model name", "flags", "CPU part", "Features")
+    )

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import copy
 import ctypes
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+from semiar.errors import TargetError
+from semiar.targets.blocks import address, gather
 from semiar.targets.cache import Cache
 from semiar.targets.kernels import compiler, library
 from semiar.targets.packed import Together, given_up
@@ -24,9 +26,7 @@ from semiar.targets.packed import Together, given_up
 SOURCE = Path(__file__).with_suffix(".cpp")
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 ROPES = ("default", "linear", "llama3")  # whose angles depend on the position alone
-LIBC = ctypes.CDLL(None)
-BLOCK = 32  # rows of a matrix that lie together
-PAGE, LINE = 1 << 21, 64  # bytes of a large page and of a cache line
+PROJECTIONS = {"self_attn": ("q_proj", "k_proj", "v_proj", "o_proj"), "mlp": ("gate_proj", "up_proj", "down_proj")}
 
 Pointer, Integer = ctypes.c_void_p, ctypes.c_int64
 LAYER = ("input_norm", "qkv", "qkv_bias", "query_norm", "key_norm", "out", "post_norm", "gate_up", "down")
@@ -72,6 +72,10 @@ def why_not(target: Any) -> str:
         return f"the activation '{config.hidden_act}': silu is supported"
     if getattr(config, "attention_bias", False) or getattr(config, "mlp_bias", False):
         return "biases in the output or feed-forward projections"
+    for part, names in PROJECTIONS.items():
+        layers = [getattr(getattr(block, part, None), name, None) for block in target.blocks for name in names]
+        if any(type(layer) is not nn.Linear or layer.weight.dtype != target.dtype for layer in layers):
+            return f"projections that are not plain linear layers of {target.dtype}"
     if any(layer.in_features % 2 for layer in target.decoder.modules() if isinstance(layer, nn.Linear)):
         return "a matrix with an odd number of inputs"
     if getattr(target.lm.get_output_embeddings(), "bias", None) is not None:
@@ -83,26 +87,36 @@ class Native:
     """The kernel with copies of one target's weights; its projections of one input must have been joined."""
 
     def __init__(self, target: Any):
-        self.target, self.call = target, library(SOURCE).semiar_pass
+        kernels = library(SOURCE)
+        self.target, self.call, self.dtype = target, kernels.semiar_pass, target.dtype
+        self.half = int(self.dtype == torch.bfloat16)
         head, last = target.lm.get_output_embeddings(), target.decoder.norm.weight
-        blocks, (last, output) = gather([layer_weights(block) for block in target.blocks], [last, head.weight])
+        weights = [layer_weights(block) for block in target.blocks]
+        blocks, (last, output) = gather(weights, [last, head.weight], bool(kernels.semiar_in_blocks(self.half)))
         config = target.config
         attention = target.blocks[0].self_attn
-        self.kept = (blocks, target.embedding, last, output)
+        self.embedding = target.embedding.detach()
+        self.kept = (blocks, last, output)
         rows = [Layer(*(address(block[name]) for name in LAYER)) for block in blocks]
         self.layers = (Layer * len(rows))(*rows)
         self.model = Model(
             len(blocks), target.hidden_size, config.num_attention_heads, config.num_key_value_heads,
             attention.head_dim, target.blocks[0].mlp.down_proj.in_features, head.out_features,
             config.rms_norm_eps, attention.scaling, ctypes.addressof(self.layers),
-            address(target.embedding), address(last), address(output),
+            address(self.embedding), address(last), address(output),
         )  # fmt: skip
         self.bytes = sum(one.nbytes for block in blocks for one in block.values() if one is not None) + output.nbytes
         self.known = 0  # positions whose angles are known
+        self.angles: list[Tensor] = []  # old ones stay: another thread may be reading them
+        self.lock = threading.Lock()
+
+    def __deepcopy__(self, memo: Any) -> Native:
+        raise given_up()
 
     def first(self, count: int) -> Native:
         """The first ``count`` layers alone, with the same weights: for early exits."""
         other = copy.copy(self)
+        other.angles = list(self.angles)
         other.model = Model.from_buffer_copy(self.model)
         other.model.layers = count
         return other
@@ -113,17 +127,17 @@ class Native:
     ) -> tuple[Tensor | None, Tensor]:  # fmt: skip
         """Logits (B, n, V) in float32 and states (B, n, F, H); writes the cache's slots that `open` announces."""
         rows, count = tokens.shape
-        cache.allocate(self.model.shared, self.model.head_size, self.target.dtype)
+        cache.allocate(self.model.shared, self.model.head_size, self.dtype)
         cache.open(count)
         self._angles(cache.capacity)
         memory = [states for buffer in cache.buffers for states in (buffer.keys, buffer.values)]
         pointers = (Pointer * len(memory))(*(states.data_ptr() for states in memory))
         wanted = (Integer * len(layers))(*layers)
-        ids = tokens.clamp(min=0).contiguous()
-        depths = None if depths is None else depths.expand(rows, count).contiguous()
-        mask = None if mask is None else mask.expand(rows, count, count).contiguous()
+        ids = self._checked(tokens)
+        depths = None if depths is None else depths.expand(rows, count).long().contiguous()
+        mask = None if mask is None else mask.expand(rows, count, count).bool().contiguous()
         logits = torch.empty(rows, count, self.model.vocab, dtype=torch.float32) if wants_logits else None
-        states = torch.empty(rows, count, len(layers), self.model.hidden, dtype=self.target.dtype)
+        states = torch.empty(rows, count, len(layers), self.model.hidden, dtype=self.dtype)
         row, head, inner, one = memory[0].stride()
         assert inner == self.model.head_size and one == 1
         call = Pass(
@@ -131,19 +145,31 @@ class Native:
             address(mask), ctypes.addressof(pointers), row, head, ctypes.addressof(wanted), len(layers),
             states.data_ptr(), address(logits),
         )  # fmt: skip
-        self.call(ctypes.byref(self.model), ctypes.byref(call), int(self.target.dtype == torch.bfloat16))
+        self.call(ctypes.byref(self.model), ctypes.byref(call), self.half)
         return logits, states
+
+    def _checked(self, tokens: Tensor) -> Tensor:
+        """Token ids as the kernel reads them, -1 (no token) as 0."""
+        ids = tokens.clamp(min=0).long().contiguous()
+        if ids.numel() and int(ids.max()) >= len(self.embedding):
+            raise TargetError(
+                f"token {int(ids.max())}",
+                f"ids below {len(self.embedding)}",
+                "use the tokenizer that the model came with",
+            )
+        return ids
 
     def _angles(self, positions: int) -> None:
         """Have the rotary cosines and sines of so many positions, rounded as the model rounds them."""
-        if positions <= self.known:
-            return
-        like = torch.empty(1, dtype=self.target.dtype)
-        found = self.target.decoder.rotary_emb(like, torch.arange(positions)[None])
-        half = self.model.head_size // 2
-        self.angles = [part[0, :, :half].float().contiguous() for part in found]
-        self.model.cosines, self.model.sines = (part.data_ptr() for part in self.angles)
-        self.known = positions
+        with self.lock:
+            if positions <= self.known:
+                return
+            like = torch.empty(1, dtype=self.dtype)
+            found = self.target.decoder.rotary_emb(like, torch.arange(positions)[None])
+            half = self.model.head_size // 2
+            self.angles += [part[0, :, :half].float().contiguous() for part in found]
+            self.model.cosines, self.model.sines = (part.data_ptr() for part in self.angles[-2:])
+            self.known = positions
 
 
 def layer_weights(block: Any) -> dict[str, Tensor | None]:
@@ -160,73 +186,7 @@ def layer_weights(block: Any) -> dict[str, Tensor | None]:
     }  # fmt: skip
 
 
-Weights = dict[str, Tensor | None]
-
-
-class Given(nn.Module):
-    """Stands where a linear layer was whose weights the kernel has taken over."""
-
-    def __init__(self, layer: nn.Linear):
-        super().__init__()
-        self.in_features, self.out_features = layer.in_features, layer.out_features
-
-    def _save_to_state_dict(self, *arguments: Any, **options: Any) -> None:
-        raise given_up()
-
-    def forward(self, x: Tensor) -> Tensor:
-        raise given_up()
-
-
-def give_up(block: nn.Module) -> None:
-    """Let go of the plain weights of a layer's matrices."""
-    for parent in list(block.modules()):
-        for name, child in list(parent.named_children()):
-            if type(child) is nn.Linear:
-                setattr(parent, name, Given(child))
-
-
-def gather(blocks: list[Weights], others: list[Tensor], tables: Sequence[str] = ()) -> tuple[list[Any], list[Tensor]]:
-    """Copies of all these weights one after another, matrices in blocks, in pages as large as the system gives.
-
-    ``tables`` names those that are looked up row by row and stay as they are.
-    """
-    looked_up = {id(block[name]) for block in blocks for name in tables}
-    tensors = [tensor for block in blocks for tensor in block.values() if tensor is not None] + others
-    kept = [tensor.detach() if id(tensor) in looked_up else in_blocks(tensor) for tensor in tensors]
-    sizes = [-(-tensor.nbytes // LINE) * LINE for tensor in kept]
-    memory = torch.empty(sum(sizes) + 2 * PAGE, dtype=torch.uint8)
-    start = -memory.data_ptr() % PAGE
-    if hasattr(LIBC, "madvise"):
-        LIBC.madvise(Pointer(memory.data_ptr() + start), ctypes.c_size_t(sum(sizes)), 14)  # advice only: MADV_HUGEPAGE
-    copies = {}
-    for tensor, made, size in zip(tensors, kept, sizes, strict=True):
-        place = memory[start : start + made.nbytes].view(made.dtype).view(made.shape)
-        copies[id(tensor)] = place.copy_(made)
-        start += size
-    return (
-        [{name: None if one is None else copies[id(one)] for name, one in block.items()} for block in blocks],
-        [copies[id(one)] for one in others],
-    )
-
-
-def in_blocks(tensor: Tensor) -> Tensor:
-    """A matrix (out, in) as the kernel reads it: (out / 32, in / 2, 32, 2), zeros at the ends, if it wants that."""
-    if tensor.ndim < 2 or not library(SOURCE).semiar_in_blocks(int(tensor.dtype == torch.bfloat16)):
-        return tensor.detach()
-    out, size = tensor.shape
-    filled = F.pad(tensor.detach(), (0, size % 2, 0, -out % BLOCK))
-    return filled.view(-1, BLOCK, (size + 1) // 2, 2).transpose(1, 2).contiguous()
-
-
 def _joined(part: Any) -> nn.Linear:
     group: Together = part.group
     assert isinstance(group.product, nn.Linear), "packing gives the plain weights up"
     return group.product
-
-
-def address(tensor: Tensor | None) -> int | None:
-    """Where a contiguous tensor begins."""
-    if tensor is None:
-        return None
-    assert tensor.is_contiguous()
-    return tensor.data_ptr()

@@ -18,6 +18,7 @@ from semiar.targets.compiled import Compiled
 from semiar.targets.flat import Flat
 from semiar.targets.layers import decoder_layers, finish_logits, refuse_unrollable, text_config, windows
 from semiar.targets.native import Native
+from semiar.targets.packed import given_up
 
 LAST = -1  # name of the hidden state that the output head reads: the last layer after the final norm
 
@@ -54,6 +55,11 @@ class Target(nn.Module):
         self.decoder.register_forward_hook(self._see_last)
         for index, layer in enumerate(self.blocks):
             layer.register_forward_hook(self._see(index))
+
+    def _apply(self, *arguments: Any, **options: Any) -> Target:
+        if self.native is not None:  # its kernel reads the weights where they are
+            raise given_up()
+        return super()._apply(*arguments, **options)
 
     # -- what the model is -------------------------------------------------------------------------------------------
 
