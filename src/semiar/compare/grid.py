@@ -37,10 +37,10 @@ class Cell:
 
 
 def cells(config: CompareConfig) -> list[Cell]:
-    """All cells, task by task, the main comparison first; what two studies share is done once per study."""
+    """All cells, the main comparison of all tasks first; what two studies share is done once per study."""
     found = []
-    for task in config.tasks:
-        for study in sorted(config.studies, key=lambda name: name != "main"):
+    for study in sorted(config.studies, key=lambda name: name != "main"):
+        for task in config.tasks:
             for seed in config.seeds if study == "main" else config.seeds[:1]:
                 found += list(_STUDIES[study](config, Cell(study, task, "", config.drafter(config.reference), seed)))
     return found
