@@ -17,7 +17,7 @@ from semiar.core.sampling import Sampling, distribution
 from semiar.decoding import Limits, decode
 from semiar.drafters import Drafter, NoDrafter
 from semiar.errors import ConfigError, TargetError
-from semiar.targets import Target, kernels
+from semiar.targets import Target, engine, kernels
 from semiar.targets.cache import Cache
 from semiar.targets.early import EarlyLayers
 from semiar.targets.engine import choose_engine, prepare
@@ -234,6 +234,7 @@ def test_a_compiler_that_fails_is_named_and_another_engine_taken(
         return subprocess.CompletedProcess([], 1, "", "no such header")
 
     monkeypatch.setattr(subprocess, "run", fail)
+    monkeypatch.setattr(engine, "processor", lambda: "avx512_bf16")  # whatever this one is
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     kernels.library.cache_clear()
     try:
