@@ -118,6 +118,8 @@ def test_running_stops_all_servers_when_it_is_told_to_end(
     servers: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cause: signal.Signals
 ) -> None:
     recipes(servers, monkeypatch, tmp_path)
+    outside = signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background is started with it ignored
     before, kept = signal.getsignal(cause), []
     with (
         pytest.raises((KeyboardInterrupt, SystemExit)),
@@ -127,6 +129,7 @@ def test_running_stops_all_servers_when_it_is_told_to_end(
         signal.raise_signal(cause)
     assert gone(kept[0].process.pid)
     assert signal.getsignal(cause) == before
+    signal.signal(signal.SIGINT, outside)
 
 
 def test_running_stops_the_first_server_when_the_second_fails(
