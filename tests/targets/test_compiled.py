@@ -9,22 +9,14 @@ import pytest
 import torch
 from kit.drafters import TableDrafter, noisy_drafter
 from kit.models import plain_greedy, prompts_of, semi_drafter, table_model, tiny
+from kit.texts import texts
 
 from semiar.core.sampling import Sampling, distribution
-from semiar.decoding import Limits, decode
-from semiar.drafters import Drafter, NoDrafter
+from semiar.drafters import NoDrafter
 from semiar.targets import Target
 from semiar.targets.engine import prepare
 
 pytestmark = pytest.mark.slow
-
-
-def texts(target: Target, drafter: Drafter, prompts: list[list[int]], count: int, **options: Any) -> list[list[int]]:
-    rows: list[list[int]] = [[] for _ in prompts]
-    for step in decode(target, drafter, prompts, Limits(count), **options):
-        for row, tokens in zip(step.rows, step.tokens, strict=True):
-            rows[row] += tokens
-    return rows
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma3", "gpt2", "qwen2"])

@@ -10,12 +10,12 @@ import pytest
 import torch
 from kit.drafters import TableDrafter, noisy_drafter
 from kit.models import plain_greedy, prompts_of, table_model, tiny
+from kit.texts import texts
 from torch import Tensor, nn
 
 from semiar.core.draft import Draft
 from semiar.core.sampling import Sampling, distribution
-from semiar.decoding import Limits, decode
-from semiar.drafters import Drafter, NoDrafter
+from semiar.drafters import NoDrafter
 from semiar.errors import ConfigError, TargetError
 from semiar.targets import Target, engine, kernels
 from semiar.targets.cache import Cache
@@ -120,14 +120,6 @@ def test_a_token_gets_the_same_bits_whatever_else_is_in_the_pass(name: str, dtyp
     cache.select(torch.tensor([0]))
     found = target(tree, cache, depths=depths, mask=mask).logits
     assert torch.equal(found[:, ::2], logits[:, :8])  # type: ignore[index]
-
-
-def texts(target: Target, drafter: Drafter, prompts: list[list[int]], count: int, **options: Any) -> list[list[int]]:
-    rows: list[list[int]] = [[] for _ in prompts]
-    for step in decode(target, drafter, prompts, Limits(count), **options):
-        for row, tokens in zip(step.rows, step.tokens, strict=True):
-            rows[row] += tokens
-    return rows
 
 
 @every_model
