@@ -58,9 +58,8 @@ class Drafting {
     void product(
         const void* weight, const E* from, int64_t in, int64_t count, int64_t out, int64_t thread, Give give,
         int64_t start = 0) {
-        const int64_t all = out - start;
-        auto share = [&](int64_t of) { return of == barrier.threads ? out : start + all * of / barrier.threads / BLOCK * BLOCK; };
-        linear((const E*)weight, from, in, count, share(thread), share(thread + 1),
+        auto edge = [&](int64_t of) { return start + share(out - start, of, barrier.threads); };
+        linear((const E*)weight, from, in, count, edge(thread), edge(thread + 1),
                [&](int64_t row, int64_t rows, int64_t m, const float* values) {
                    for (int64_t i = 0; i < rows; i++) give(row + i, m, values[i]);
                });
@@ -73,11 +72,8 @@ class Drafting {
     }
 
     void rotate(const float* from, int64_t position, E* out) {
-        const float *cosine = drafter.cosines + position * (size / 2), *sine = drafter.sines + position * (size / 2);
-        for (int64_t k = 0; k < size / 2; k++) {
-            assign(out[k], from[k] * cosine[k] - from[k + size / 2] * sine[k]);
-            assign(out[k + size / 2], from[k + size / 2] * cosine[k] + from[k] * sine[k]);
-        }
+        const int64_t half = size / 2;
+        turn(from, drafter.cosines + position * half, drafter.sines + position * half, half, out);
     }
 
     // key and value of one head, at a slot of the memory
@@ -219,6 +215,3 @@ extern "C" void semiar_draft(const Drafter* drafter, const Draft* draft, int hal
     else
         Drafting<float>(*drafter, *draft).run();
 }
-
-// whether matrices have to lie in blocks
-extern "C" int semiar_in_blocks(int half) { return half && IN_BLOCKS<bfloat16>; }

@@ -5,6 +5,15 @@
 
 #include "lanes.h"
 
+// rotary embedding of a head of 2 * half units
+template <typename E>
+static inline void turn(const float* head, const float* cosines, const float* sines, int64_t half, E* out) {
+    for (int64_t k = 0; k < half; k++) {
+        assign(out[k], head[k] * cosines[k] - head[k + half] * sines[k]);
+        assign(out[k + half], head[k + half] * cosines[k] + head[k] * sines[k]);
+    }
+}
+
 // query . key for the keys [first, first + 16), of which those from `count` on stand for nothing
 template <typename E>
 static inline void scores_of_16(const E* query, const E* keys, int64_t first, int64_t count, int64_t size, float* out) {

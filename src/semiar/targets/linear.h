@@ -103,3 +103,11 @@ static void norm(const float* x, const E* weight, int64_t size, float epsilon, E
     for (k = 0; k + WIDTH <= size; k += WIDTH) store(out + k, load(x + k) * scale * load(weight + k));
     if (k < size) store_part(out + k, load_part(x + k, size - k) * scale * load_part(weight + k, size - k), size - k);
 }
+
+// where thread `of` begins in the rows of a matrix that all threads share, at the edge of a block
+static inline int64_t share(int64_t rows, int64_t of, int64_t threads) {
+    return of == threads ? rows : rows * of / threads / BLOCK * BLOCK;
+}
+
+// whether matrices have to lie in blocks
+extern "C" int semiar_in_blocks(int half) { return half && IN_BLOCKS<bfloat16>; }

@@ -37,11 +37,7 @@ static void rotate(const Model& model, float* head, const E* weight, int64_t pos
         norm(plain.data(), weight, size, model.epsilon, normed.data());
         for (int64_t k = 0; k < size; k++) head[k] = to_float(normed[k]);
     }
-    const float *cosine = model.cosines + position * half, *sine = model.sines + position * half;
-    for (int64_t k = 0; k < half; k++) {
-        assign(out[k], head[k] * cosine[k] - head[k + half] * sine[k]);
-        assign(out[k + half], head[k + half] * cosine[k] + head[k] * sine[k]);
-    }
+    turn(head, model.cosines + position * half, model.sines + position * half, half, out);
 }
 
 template <typename E>
@@ -126,9 +122,8 @@ static void run(const Model& model, const Pass& asked) {
 #pragma omp single
         barrier.threads = pass.threads;
         const int64_t thread = omp_get_thread_num();
-        auto share = [&](int64_t all, int64_t of) { return all * of / pass.threads / BLOCK * BLOCK; };
-        auto first = [&](int64_t all) { return share(all, thread); };
-        auto last = [&](int64_t all) { return thread + 1 == pass.threads ? all : share(all, thread + 1); };
+        auto first = [&](int64_t all) { return share(all, thread, pass.threads); };
+        auto last = [&](int64_t all) { return share(all, thread + 1, pass.threads); };
         std::vector<E> normed(count * hidden);  // each thread its own: cheaper than waiting for one
         std::vector<float> gates(count * (last(model.inner) - first(model.inner)) + WIDTH);
         auto norm_all = [&](const void* weight) {
@@ -189,6 +184,3 @@ extern "C" void semiar_pass(const Model* model, const Pass* pass, int half) {
     else
         run<float>(*model, *pass);
 }
-
-// whether matrices have to lie in blocks
-extern "C" int semiar_in_blocks(int half) { return half && IN_BLOCKS<bfloat16>; }
