@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
 from safetensors.torch import load_file
 from torch import Tensor
@@ -16,7 +15,7 @@ from semiar.data.batches import answers_of, prepare
 from semiar.data.chat import ChatRenderer, end_of_turn_ids
 from semiar.data.tasks.registry import load_any
 from semiar.drafters import Drafter, DrafterSettings, HybridDrafter, NoDrafter, build_drafter
-from semiar.drafters.heads import choose_vocab
+from semiar.drafters.heads import choose_vocab, count_tokens
 from semiar.drafters.hybrid import wrap
 from semiar.drafters.saving import load_weights
 from semiar.drafters.settings import refuse_unused
@@ -88,7 +87,7 @@ def _vocabulary(pair: Pair, answers: Sequence[Sequence[int]], settings: DrafterS
     """The ids that can be drafted, counted in the answers; None = all, as always without answers."""
     if not answers:
         return None
-    counts = torch.bincount(torch.cat([torch.tensor(answer) for answer in answers]), minlength=pair.target.vocab_size)
+    counts = count_tokens(answers, pair.target.vocab_size)
     ends = end_of_turn_ids(pair.tokenizer, pair.target.lm.generation_config.eos_token_id)
     return choose_vocab(counts, settings.draft_vocab_size, ends)
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import pytest
 import torch
+from kit.laws import FOUR, step_misfit
 from kit.models import plain_greedy, prompts_of, semi_drafter, table_model, target_of, tiny
 from kit.recording import Proposal, record, teacher_forced
 
-from semiar.core.sampling import Sampling, distribution
-from semiar.decoding import Limits, decode
+from semiar.core.sampling import Sampling
 from semiar.drafters.native import NativeDraft, why_not
 from semiar.targets import Target, kernels
 from semiar.targets.packed import can_pack
@@ -66,25 +65,11 @@ def test_laws_are_those_of_training(case: dict[str, Any]) -> None:
         torch.testing.assert_close(proposal.probs, wanted, rtol=0, atol=5e-4)
 
 
-FOUR = [[0.9, 0.1, -0.4, 0.3], [-0.6, 1.1, 0.2, 0.0], [0.5, 0.5, -1.0, 0.8], [1.3, -0.7, 0.1, 0.2]]
-
-
 def test_sampled_tokens_follow_the_target_s_law() -> None:
     target = Target(table_model(FOUR).float())
     drafter: Any = semi_drafter(target, torch.tensor([0, 1, 3]), small_lm="context", num_heads=1)
     drafter.prepare("native")
-    laws = distribution(torch.tensor(FOUR, dtype=torch.float64)[None], Sampling(1.0)).probs
-    assert laws is not None
-    rng = torch.Generator().manual_seed(6)
-    seen = torch.zeros(4, 4, dtype=torch.float64)
-    for _ in range(60):
-        row: list[int] = []
-        for step in decode(target, drafter, [[2, 3, 0]], Limits(60), Sampling(1.0), rng=rng):
-            row += step.tokens[0]
-        for before, after in itertools.pairwise(row):
-            seen[before, after] += 1
-    expected = seen.sum(1, keepdim=True) * laws[0]
-    assert float(((seen - expected) ** 2 / expected).sum()) < 45  # chi-square, 12 degrees of freedom: chance 1e-5
+    assert step_misfit(target, drafter, FOUR, [2, 3, 0]) < 45  # chi-square, 12 degrees of freedom: chance 1e-5
 
 
 def test_filtered_laws_and_batches_are_left_to_the_ordinary_steps() -> None:

@@ -6,13 +6,16 @@ correct sampler of 20,000 rows stays below 0.017), and the joint law of neighbou
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import torch
 from core.enumeration import misfit
 from torch import Tensor
+from torch.nn import functional as F
 
 from kit.models import table_model
+from kit.texts import texts
 from semiar.core.sampling import Sampling, distribution
 from semiar.decoding import Limits, decode
 from semiar.drafters import Drafter
@@ -91,3 +94,25 @@ def check_texts(found: Tensor, laws: Tensor, start: int = 0) -> None:
     for position in range(1, found.shape[1]):
         codes = codes * len(laws) + found[:, position]
     assert misfit(codes, exact) < 1
+
+
+def place_misfits(found: Tensor, table: list[list[float]]) -> list[float]:
+    """Chi-square (V - 1 degrees) of the ids at every place of texts (n, L) that begin after token 0, at T = 1."""
+    steps, law, misfits = laws_of(table, Sampling(1.0)), F.one_hot(torch.tensor(0), len(table)).double(), []
+    for column in found.T:
+        law = law @ steps
+        expected = law * len(found)
+        seen = torch.bincount(column, minlength=len(table)).double()
+        misfits.append(float(((seen - expected) ** 2 / expected).sum()))
+    return misfits
+
+
+def step_misfit(target: Target, drafter: Drafter, table: list[list[float]], prompt: list[int]) -> float:
+    """Chi-square (V * (V - 1) degrees) of which token follows which in 60 long texts, one row at a time, at T = 1."""
+    seen, rng = torch.zeros(len(table), len(table), dtype=torch.float64), torch.Generator().manual_seed(6)
+    for _ in range(60):
+        for row in texts(target, drafter, [prompt], 60, sampling=Sampling(1.0), rng=rng):
+            for before, after in itertools.pairwise(row):
+                seen[before, after] += 1
+    expected = seen.sum(1, keepdim=True) * laws_of(table, Sampling(1.0))
+    return float(((seen - expected) ** 2 / expected).sum())

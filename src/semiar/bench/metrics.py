@@ -11,13 +11,13 @@ from statistics import median
 import numpy as np
 
 from semiar.bench.findings import Acceptance, Metrics, Prediction, Speed, Texts, Time
-from semiar.bench.trace import Record, Trace, passes_of, read_trace
-from semiar.core.theory import Costs, predict_answers
+from semiar.bench.resample import middle, resampled
+from semiar.bench.trace import Record, Trace, costs_of, passes_of, read_trace
+from semiar.core.theory import predict_answers
 from semiar.errors import DataError
 
 __all__ = ["Acceptance", "Metrics", "Prediction", "Speed", "Texts", "Time", "Trace", "read_trace", "summarise"]
 
-RESAMPLES = 4000
 Pair = tuple[Record, Record]  # plain and speculative run of one prompt and round
 
 
@@ -111,10 +111,8 @@ def _interval(groups: list[list[Pair]], prefill: bool = True) -> tuple[float, fl
     if len(groups) < 2:
         return None
     totals = np.array([_totals(group, 1, prefill) + _totals(group, 0, prefill) for group in groups], dtype=float)
-    picks = np.random.default_rng(0).integers(len(groups), size=(RESAMPLES, len(groups)))
-    fast_tokens, fast_seconds, tokens, seconds = totals[picks].sum(1).T
-    low, high = np.percentile(fast_tokens / fast_seconds * seconds / tokens, [2.5, 97.5])
-    return float(low), float(high)
+    fast_tokens, fast_seconds, tokens, seconds = resampled(totals).T
+    return middle(fast_tokens / fast_seconds * seconds / tokens)
 
 
 def _time(plain: list[Record], fast: list[Record]) -> Time:
@@ -158,10 +156,8 @@ def _prediction(trace: Trace, conditional: list[float | None], count: int, runs:
     if not machine.get("verify_ms") or plan.get("tree", "none") != "none" or plan.get("stop_below"):  # costs of chains
         return Prediction(None, [], None)
     betas = [beta or 0.0 for beta in conditional]  # a position that was never reached stands behind one of acceptance 0
-    verify = [machine["verify_ms"][n] for n in sorted(machine["verify_ms"], key=int)]
-    draft, overhead = machine.get("draft_ms", []), machine.get("overhead_ms", 0.0)
-    most = min(len(betas), len(draft), len(verify) - 1)
-    costs = Costs(verify, draft, overhead)
+    costs = costs_of(machine)
+    most = min(len(betas), len(machine.get("draft_ms", [])), len(costs.verify) - 1)
     lengths = [len(run["token_ids"]) for run in runs]
     curve = [predict_answers(betas, costs, k, lengths).speedup for k in range(most + 1)]
     best = max(range(most + 1), key=curve.__getitem__)

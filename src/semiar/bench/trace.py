@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from semiar.core.theory import Costs
 from semiar.errors import DataError, SourceNotFound
 
 Record = dict[str, Any]
@@ -65,6 +66,12 @@ def read_trace(path: Path) -> Trace:
         {record["mode"]: record["metrics"] for record in kinds.get("score", [])},
         kinds.get("agreement", []),
     )
+
+
+def costs_of(machine: Record) -> Costs:
+    """The measured milliseconds of a trace's machine record."""
+    verify = [machine["verify_ms"][n] for n in sorted(machine["verify_ms"], key=int)]
+    return Costs(verify, machine.get("draft_ms", []), machine.get("overhead_ms", 0.0))
 
 
 def passes_of(runs: list[Record]) -> list[Pass]:

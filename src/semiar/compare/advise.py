@@ -83,7 +83,8 @@ def run(chosen: Namespace) -> int:
 
 def advise(settings: AdviseSettings, console: Console) -> Advice:
     """Train and measure the candidates (what is there already is taken), choose, show, and write ``advice.json``."""
-    model, adapter = target_of(settings)
+    model, named = target_of(settings)
+    adapter = "" if named == "none" else named
     folder = Path(settings.out).expanduser()
     _same_question(folder, settings)
     task, rows = material(settings, model, adapter, folder, console)
@@ -94,7 +95,7 @@ def advise(settings: AdviseSettings, console: Console) -> Advice:
         raise TrainingError(f"no candidate could be measured; the first: {found[0]['error']}", "", "see compare.jsonl")
     heads = _heads(config, good, adapter)
     made = Advice(
-        asdict(settings), model, "" if adapter == "none" else adapter, [choose(row, heads) for row in good], heads,
+        asdict(settings), model, adapter, [choose(row, heads) for row in good], heads,
         lengths(config, good, console), good,
     )  # fmt: skip
     show(made, console)
@@ -148,11 +149,9 @@ def material(
         _write(held, records[: settings.prompts])
     rows = min(MOST, len(learned.read_text(encoding="utf-8").splitlines()))
     if settings.regenerate:
-        rows = own_answers(
-            settings, Pair.plain(model, adapter="" if adapter == "none" else adapter), learned, own, rows, console
-        )
+        rows = own_answers(settings, Pair.plain(model, adapter=adapter), learned, own, rows, console)
     source = own if settings.regenerate else learned
-    return TaskSettings(str(source), adapter, str(held), settings.max_new_tokens), rows
+    return TaskSettings(str(source), adapter or "none", str(held), settings.max_new_tokens), rows
 
 
 def _write(path: Path, records: list[Record]) -> None:
@@ -212,7 +211,7 @@ def _length(folder: Path) -> Length:
 
 def _heads(config: CompareConfig, rows: list[Row], adapter: str) -> Heads:
     load = LoadSettings(engine=config.measure.engine)
-    pair = Pair.plain(config.model, load, adapter="" if adapter == "none" else adapter)
+    pair = Pair.plain(config.model, load, adapter=adapter)
     records = load_any(config.tasks[0].data, "train", seed=0).records  # shuffled as for the training
     examples = prepare(records, ChatRenderer(pair.tokenizer), DataSettings().max_length).examples
     return measure_heads(pair, examples, config.budget.rows + config.budget.eval_samples, config.draft_vocab_size)

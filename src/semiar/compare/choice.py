@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from semiar.bench.trace import costs_of
 from semiar.compare.statistics import Interval, Row, figure, speedup
 from semiar.core.theory import Costs, predict
 
@@ -64,12 +64,6 @@ class Choice:
     def needed(self, bar: float = PAYS) -> float | None:
         """The acceptance at every position from which the speed-up is ``bar``; None = none is enough."""
         return next((percent / 100 for percent in range(101) if self.at(percent / 100) >= bar), None)
-
-
-def costs_of(machine: dict[str, Any]) -> Costs:
-    """Measured milliseconds of a trace's machine record."""
-    verify = [machine["verify_ms"][n] for n in sorted(machine["verify_ms"], key=int)]
-    return Costs(verify, machine["draft_ms"], machine["overhead_ms"])
 
 
 def choose(row: Row, heads: Heads) -> Choice:

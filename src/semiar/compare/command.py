@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
@@ -15,7 +14,7 @@ from semiar.compare.config import PRESETS, CompareConfig, TaskSettings, preset
 from semiar.compare.report import write_report
 from semiar.compare.run import read_rows, run_compare
 from semiar.compare.statistics import Row
-from semiar.compare.table import advice, main_table, prediction_errors
+from semiar.compare.table import advice, main_table, prediction_errors, spread
 
 
 def options(one: ArgumentParser) -> None:
@@ -51,9 +50,10 @@ def show(rows: list[Row], console: Console) -> None:
         console.print(f"[bold]{task}[/]  {what}: {told}", soft_wrap=True)
     errors = prediction_errors(rows)
     if errors:
+        number, usual, size, largest = spread(errors)
         console.print(
-            f"predicted against measured speed-up over {len(errors)} cells: median {median(errors):+.1%}, "
-            f"median size {median(abs(error) for error in errors):.1%}, largest {max(errors, key=abs):+.1%}"
+            f"predicted against measured speed-up over {number} cells: median {usual:+.1%}, median size {size:.1%}, "
+            f"largest {largest:+.1%}"
         )
     for row in rows:
         if "error" in row:

@@ -11,9 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter, PercentFormatter
 
 from semiar.bench.plots import GREY, INK, Picture, svg_element
+from semiar.bench.trace import costs_of
 from semiar.compare.statistics import Row, figure, speedup, tokens_per_call
 from semiar.compare.table import Line, lines
-from semiar.core.theory import Costs
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#7a6a00", "#334155", "#8c564b", "#9AA5B1")
 MARKS = "osD^vP*Xph"
@@ -96,14 +96,13 @@ def pareto(found: Sequence[Line]) -> list[Line]:
 
 def _equal_speed(axes: Axes, rows: Sequence[Row], low: float, high: float) -> None:
     """tau = S (v(K + 1) + draft + overhead) / v(1), with the middle one of the measured costs."""
-    machine = rows[len(rows) // 2]["machine"]
-    verify = [machine["verify_ms"][n] for n in sorted(machine["verify_ms"], key=int)]
-    count = rows[len(rows) // 2]["measured"]["num_speculative_tokens"]
-    costs = Costs(verify, 0.0, machine["overhead_ms"])
+    middle = rows[len(rows) // 2]
+    count, costs = middle["measured"]["num_speculative_tokens"], costs_of(middle["machine"])
+    rest = costs.step(count) - costs.drafting(count)
     draft = np.geomspace(low, high, 80)
     left, right = axes.get_xlim()
     for speed in (0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0):
-        tau = speed * (costs.step(count) + draft) / verify[0]
+        tau = speed * (rest + draft) / costs.verify[0]
         axes.plot(tau, draft, color="#cbd5e1", linewidth=0.9, zorder=0)
         if left < tau[0] < right:
             axes.annotate(f"{speed:g}x", (tau[0], low), (2, 3), textcoords="offset points", fontsize=8, color=INK)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import median
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from semiar.compare.claims import judge
 from semiar.compare.figures import figures
 from semiar.compare.statistics import Row
-from semiar.compare.table import HEAD, advice, cells, lines, prediction_errors
+from semiar.compare.table import HEAD, advice, cells, lines, prediction_errors, spread
 
 
 def write_report(rows: Sequence[Row], path: Path, model: str) -> None:
@@ -30,8 +29,3 @@ def write_report(rows: Sequence[Row], path: Path, model: str) -> None:
         ),
         encoding="utf-8",
     )  # fmt: skip
-
-
-def spread(errors: Sequence[float]) -> tuple[int, float, float, float]:
-    """How many, their median, the median of their sizes, the largest."""
-    return len(errors), median(errors), median(map(abs, errors)), max(errors, key=abs)

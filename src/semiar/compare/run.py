@@ -24,6 +24,7 @@ from semiar.errors import ConfigError
 from semiar.pair import Pair
 from semiar.regenerate import RegenerateSettings, regenerate
 from semiar.targets import LoadSettings
+from semiar.targets.lora import LoraSettings
 from semiar.training.config import DataSettings, OptimSettings, TrainConfig
 from semiar.training.run import WORK, train
 
@@ -152,17 +153,25 @@ def trained(config: CompareConfig, cell: Cell, console: Console) -> tuple[Path, 
     tuned = "" if joint else target_of(config, cell.task, console)
     if not (folder / "run.yaml").is_file():
         made_on = "" if joint or point.get("made_on") == "base" else tuned
-        if cell.settings.architecture in UNTRAINED:
-            _attached(config, cell, folder, made_on, console)
-            return folder, tuned
-        one = _training(config, cell, folder, made_on, console)
-        begin = perf_counter()
-        done = train(one, resume=(folder / WORK).is_dir(), console=console)
-        if done is None:
-            raise KeyboardInterrupt
-        facts = {"seconds": perf_counter() - begin, "rows": one.samples.limit, **done.metrics.get("train", {})}
-        (folder / "cell.json").write_text(json.dumps(facts, indent=2))
+        make = _attached if cell.settings.architecture in UNTRAINED else _learned
+        make(config, cell, folder, made_on, console)
     return folder, str(folder) if joint else ("" if measured_on == "base" else tuned)
+
+
+def _learned(config: CompareConfig, cell: Cell, folder: Path, adapter: str, console: Console) -> None:
+    one = _training(config, cell, folder, adapter, console)
+    begin = perf_counter()
+    done = _finished(one, console)
+    facts = {"seconds": perf_counter() - begin, "rows": one.samples.limit, **done.metrics.get("train", {})}
+    (folder / "cell.json").write_text(json.dumps(facts, indent=2))
+
+
+def _finished(one: TrainConfig, console: Console) -> Pair:
+    """The trained pair, from where an earlier run was interrupted; Ctrl-C ends the comparison."""
+    done = train(one, resume=(Path(one.out) / WORK).is_dir(), console=console)
+    if done is None:
+        raise KeyboardInterrupt
+    return done
 
 
 def _attached(config: CompareConfig, cell: Cell, folder: Path, adapter: str, console: Console) -> None:
@@ -182,7 +191,7 @@ def _training(config: CompareConfig, cell: Cell, folder: Path, adapter: str, con
     joint = point.get("mode") == "joint"
     target = "base" if point.get("made_on") == "base" else cell.task.name
     loss = replace(config.loss, draft_weight=point.get("draft_weight", config.loss.draft_weight))
-    lora = replace(TrainConfig("", "", "").lora, **({"r": point["r"]} if "r" in point else {}))
+    lora = LoraSettings(r=point["r"]) if "r" in point else LoraSettings()
     optim = OptimSettings(
         per_device_train_batch_size=budget.batch_size, seed=cell.seed, max_steps=point.get("steps", budget.steps),
         max_seconds=0.0 if "steps" in point else budget.seconds, drafter_learning_rate=budget.learning_rate,
@@ -210,8 +219,7 @@ def target_of(config: CompareConfig, task: TaskSettings, console: Console) -> st
         )  # fmt: skip
         samples = DataSettings(config.folder, budget.rows, eval_samples=budget.eval_samples)
         one = TrainConfig(config.model, task.data, str(folder), mode="lora", optim=optim, samples=samples)
-        if train(one, resume=(folder / WORK).is_dir(), console=console) is None:
-            raise KeyboardInterrupt
+        _finished(one, console)
     return str(folder)
 
 

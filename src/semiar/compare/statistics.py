@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from semiar.bench.resample import middle, resampled
+
 Row = dict[str, Any]
 Measure = Callable[[np.ndarray], np.ndarray]  # totals (..., columns) of prompts to a figure (...)
 COLUMNS = ("passes", "accepted", "plain_tokens", "plain_seconds", "speculative_tokens", "speculative_seconds")
-RESAMPLES = 4000
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +70,7 @@ def difference(first: Sequence[Row], second: Sequence[Row], measure: Measure, *,
 def _interval(draws: list[np.ndarray], exact: list[float]) -> Interval:
     if not draws:
         return Interval(float("nan"), float("nan"), float("nan"))
-    low, high = np.percentile(np.mean(draws, 0), [2.5, 97.5])
-    return Interval(float(np.mean(exact)), float(low), float(high))
+    return Interval(float(np.mean(exact)), *middle(np.mean(draws, 0)))
 
 
 def _table(row: Row) -> np.ndarray:
@@ -82,6 +82,4 @@ def _exact(row: Row, measure: Measure) -> float:
 
 
 def _draws(row: Row, measure: Measure) -> np.ndarray:
-    table = _table(row)
-    picks = np.random.default_rng(0).integers(len(table), size=(RESAMPLES, len(table)))  # the same for every row
-    return measure(table[picks].sum(1))
+    return measure(resampled(_table(row)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from rich.table import Table
@@ -130,3 +131,8 @@ def prediction_errors(rows: Sequence[Row]) -> list[float]:
             continue
         found.append(row["measured"]["prediction"]["speedup"] / row["measured"]["speed"]["speedup_without_prefill"] - 1)
     return found
+
+
+def spread(errors: Sequence[float]) -> tuple[int, float, float, float]:
+    """How many, their median, the median of their sizes, the largest."""
+    return len(errors), median(errors), median(map(abs, errors)), max(errors, key=abs)

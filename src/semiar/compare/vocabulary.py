@@ -11,7 +11,7 @@ from semiar.bench.calibrate import interleaved
 from semiar.compare.choice import Heads
 from semiar.data.batches import answers_of
 from semiar.data.chat import end_of_turn_ids
-from semiar.drafters.heads import DraftHead, choose_vocab
+from semiar.drafters.heads import DraftHead, choose_vocab, count_tokens
 from semiar.pair import Pair
 from semiar.targets import Target
 from semiar.targets.packed import can_pack
@@ -55,8 +55,7 @@ def _share(counts: Tensor, vocab: Tensor | None) -> float:
 
 
 def _counts(examples: Examples, vocab_size: int) -> Tensor:
-    ids = [token for answer in answers_of(examples) for token in answer]
-    return torch.bincount(torch.tensor(ids, dtype=torch.long), minlength=vocab_size)
+    return count_tokens(answers_of(examples), vocab_size)
 
 
 def _head(target: Target, ids: Tensor) -> Callable[[], None]:

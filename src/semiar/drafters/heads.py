@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +11,11 @@ from torch.nn import functional as F
 
 from semiar.targets.packed import Packed
 from semiar.targets.target import Target
+
+
+def count_tokens(answers: Iterable[Sequence[int]], rows: int) -> Tensor:
+    """How often each id (rows,) is in the answers."""
+    return torch.bincount(torch.tensor(list(chain.from_iterable(answers)), dtype=torch.long), minlength=rows)
 
 
 def choose_vocab(counts: Tensor, size: int | str, always: list[int]) -> Tensor | None:

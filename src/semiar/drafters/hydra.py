@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from semiar.drafters.base import DrafterSettings, register
 from semiar.drafters.memory import Memory
-from semiar.drafters.own_heads import HeadedDrafter, HeadOptions, ResidualBlock
+from semiar.drafters.own_heads import BlockOptions, HeadedDrafter, ResidualBlock
 from semiar.errors import ConfigError
 from semiar.targets.target import Target
 
@@ -18,7 +18,7 @@ SKIPS = ("state", "linear")
 
 
 @dataclass(frozen=True)
-class HydraOptions(HeadOptions):
+class HydraOptions(BlockOptions):
     """What Hydra has."""
 
     blocks: int = 1
@@ -27,11 +27,9 @@ class HydraOptions(HeadOptions):
     """What goes past the first block: state (h_t itself) or linear (a matrix on all that is read, as the original)."""
 
     def __post_init__(self) -> None:
-        HeadOptions.__post_init__(self)
+        BlockOptions.__post_init__(self)
         if self.skip not in SKIPS:
             raise ConfigError(f"skip '{self.skip}'", " or ".join(SKIPS))
-        if self.blocks < 1:
-            raise ConfigError(f"blocks {self.blocks}", "at least 1")
 
 
 class GroundedBlock(nn.Module):

@@ -2,35 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from torch import Tensor, nn
 
 from semiar.drafters.base import DrafterSettings, register
 from semiar.drafters.memory import Memory
-from semiar.drafters.own_heads import HeadedDrafter, HeadOptions, ResidualBlock
-from semiar.errors import ConfigError
+from semiar.drafters.own_heads import BlockOptions, HeadedDrafter, ResidualBlock
 from semiar.targets.target import Target
-
-
-@dataclass(frozen=True)
-class MedusaOptions(HeadOptions):
-    """What Medusa has."""
-
-    blocks: int = 2
-    """Residual blocks of each step."""
-
-    def __post_init__(self) -> None:
-        HeadOptions.__post_init__(self)
-        if self.blocks < 1:
-            raise ConfigError(f"blocks {self.blocks}", "at least 1")
 
 
 @register("medusa")
 class MedusaDrafter(HeadedDrafter):
     """Every step k guesses from h_t alone, by residual blocks of its own ``h + silu(A_k h)``; drafts are not read."""
 
-    Options = MedusaOptions
+    Options = BlockOptions
 
     def __init__(
         self, settings: DrafterSettings, target: Target, vocab: Tensor | None, embedding_scale: float | None = None

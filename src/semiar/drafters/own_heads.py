@@ -45,6 +45,19 @@ class HeadOptions:
             raise ConfigError(f"heads '{self.heads}'", " or ".join(HEADS))
 
 
+@dataclass(frozen=True)
+class BlockOptions(HeadOptions):
+    """The same, and residual blocks."""
+
+    blocks: int = 2
+    """Residual blocks before the heads."""
+
+    def __post_init__(self) -> None:
+        HeadOptions.__post_init__(self)
+        if self.blocks < 1:
+            raise ConfigError(f"blocks {self.blocks}", "at least 1")
+
+
 class HeadedDrafter(ChainDrafter):
     """A chain drafter whose output matrices may be its own (``options.heads`` own, as the originals have them).
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from semiar.drafters.base import DrafterSettings, register
 from semiar.drafters.memory import Memory
-from semiar.drafters.own_heads import HeadedDrafter, HeadOptions, ResidualBlock
+from semiar.drafters.own_heads import BlockOptions, HeadedDrafter, ResidualBlock
 from semiar.errors import ConfigError
 from semiar.targets.target import Target
 
@@ -18,21 +18,17 @@ FIRSTS = ("cell", "token")
 
 
 @dataclass(frozen=True)
-class RecurrentOptions(HeadOptions):
+class RecurrentOptions(BlockOptions):
     """What ReDrafter has."""
 
-    blocks: int = 2
-    """Residual blocks on [h_t; s]."""
     first: str = "cell"
     """State after d_1: cell (as after any token, from zero) or token (without the bias, which the original adds to
     the state before)."""
 
     def __post_init__(self) -> None:
-        HeadOptions.__post_init__(self)
+        BlockOptions.__post_init__(self)
         if self.first not in FIRSTS:
             raise ConfigError(f"first '{self.first}'", " or ".join(FIRSTS))
-        if self.blocks < 1:
-            raise ConfigError(f"blocks {self.blocks}", "at least 1")
 
 
 @register("recurrent")

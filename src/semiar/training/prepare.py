@@ -17,7 +17,7 @@ from semiar.data.batches import Prepared, answers_of, fingerprint, prepare
 from semiar.data.chat import ChatRenderer, end_of_turn_ids
 from semiar.data.tasks.registry import load_any
 from semiar.drafters import Drafter, DrafterSettings, NoDrafter, build_drafter
-from semiar.drafters.heads import choose_vocab
+from semiar.drafters.heads import choose_vocab, count_tokens
 from semiar.drafters.saving import load_weights, read_config
 from semiar.errors import ConfigError, DataError, PairError
 from semiar.pair import Pair
@@ -98,10 +98,7 @@ def draft_vocabulary(
     """The ids that can be drafted, or None for all; a warm start keeps the vocabulary of its drafter."""
     if config.init_drafter:
         return _saved(config)[1].get("d2t")
-    counts = torch.zeros(target.vocab_size)
-    for example in samples.train:
-        labels = torch.tensor(example["labels"])
-        counts.index_add_(0, labels[labels >= 0], torch.ones(int((labels >= 0).sum())))
+    counts = count_tokens(answers_of(samples.train), target.vocab_size)
     ends = end_of_turn_ids(tokenizer, target.lm.generation_config.eos_token_id)
     vocab = choose_vocab(counts, config.drafter.draft_vocab_size, ends)
     if vocab is not None:
