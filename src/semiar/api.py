@@ -10,7 +10,7 @@ from typing import Any
 from semiar import pair as pairs
 from semiar.core.draft import Plan
 from semiar.core.sampling import Sampling
-from semiar.data.chat import ChatRenderer, end_of_turn_ids
+from semiar.data.chat import ChatRenderer
 from semiar.data.samples import Message
 from semiar.decoding import Completion, Limits
 from semiar.decoding import complete as complete_batch
@@ -37,8 +37,7 @@ class Pair(pairs.Pair):
 
     def limits(self, max_new_tokens: int) -> Limits:
         """When a row ends: this many tokens, or any end-of-turn token of the model or its chat template."""
-        ends = end_of_turn_ids(self.tokenizer, self.target.lm.generation_config.eos_token_id)
-        return Limits(max_new_tokens, tuple(ends))
+        return Limits(max_new_tokens, tuple(self.end_ids()))
 
     def check_count(self, num_speculative_tokens: int | None) -> None:
         """Raise ``ConfigError`` for a K that this pair's drafter cannot draft."""

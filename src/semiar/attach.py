@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from semiar.data.batches import answers_of, prepare
-from semiar.data.chat import ChatRenderer, end_of_turn_ids
+from semiar.data.chat import ChatRenderer
 from semiar.data.tasks.registry import load_any
 from semiar.drafters import Drafter, DrafterSettings, HybridDrafter, NoDrafter, build_drafter
 from semiar.drafters.heads import choose_vocab, count_tokens
@@ -88,8 +88,7 @@ def _vocabulary(pair: Pair, answers: Sequence[Sequence[int]], settings: DrafterS
     if not answers:
         return None
     counts = count_tokens(answers, pair.target.vocab_size)
-    ends = end_of_turn_ids(pair.tokenizer, pair.target.lm.generation_config.eos_token_id)
-    return choose_vocab(counts, settings.draft_vocab_size, ends)
+    return choose_vocab(counts, settings.draft_vocab_size, pair.end_ids())
 
 
 def _hybrid(pair: Pair, folder: Path, settings: DrafterSettings) -> Drafter:

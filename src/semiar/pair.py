@@ -18,6 +18,7 @@ import yaml
 from huggingface_hub import hf_hub_download, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError
 
+from semiar.data.chat import end_of_turn_ids
 from semiar.drafters import Drafter, NoDrafter, load_drafter
 from semiar.drafters.saving import read_config, save_drafter
 from semiar.errors import ConfigError, PairError, SourceNotFound
@@ -71,9 +72,8 @@ class Pair:
         check_target(target)
         tokenizer = load_tokenizer(str(folder))
         _same_tokens(config, tokenizer, target, str(folder))
-        drafter = load_drafter(folder / "drafter", target)
+        drafter = _drafter_in(folder / "drafter", target)
         drafter.check_tokenizer(tokenizer)
-        drafter = drafter.to(device=target.device, dtype=target.dtype).eval().bind(target)
         if not trainable:
             _make_fast(target, drafter, settings)
         return cls(target, drafter, tokenizer, base, run, _read_json(folder / "metrics.json"), adapter)
@@ -90,10 +90,7 @@ class Pair:
         model: Any = load_model(name, settings)
         target = Target(merged(load_adapter(model, adapter)) if adapter else model)
         check_target(target)
-        made: Drafter = NoDrafter()
-        if drafter is not None:
-            made = load_drafter(drafter, target)
-            made = made.to(device=target.device, dtype=target.dtype).eval().bind(target)
+        made = NoDrafter() if drafter is None else _drafter_in(drafter, target)
         _make_fast(target, made, settings)
         return cls(target, made, load_tokenizer(name), name, adapter=Path(adapter) if adapter else None)
 
@@ -105,6 +102,10 @@ class Pair:
         if adapter:
             raise ConfigError(f"adapter '{adapter}' for the pair '{name}'", "a model", "a pair has its own adapter")
         return cls.load(name, settings)
+
+    def end_ids(self) -> list[int]:
+        """Ids that end a turn, of the model or of its chat template."""
+        return end_of_turn_ids(self.tokenizer, self.target.lm.generation_config.eos_token_id)
 
     def with_drafter(self, drafter: Drafter) -> Pair:
         """The same target with another drafter."""
@@ -145,6 +146,11 @@ class Pair:
             "adapted": is_adapted(self.target.model) or self.adapter is not None,
             "tokenizer_sha256": fingerprint(self.tokenizer),
         }
+
+
+def _drafter_in(folder: Path, target: Target) -> Drafter:
+    """The drafter in `folder`, where and as precise as its target is."""
+    return load_drafter(folder, target).to(device=target.device, dtype=target.dtype).eval().bind(target)
 
 
 def _make_fast(target: Target, drafter: Drafter, settings: LoadSettings) -> None:

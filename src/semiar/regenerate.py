@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from semiar.core.sampling import Sampling
-from semiar.data.chat import ChatRenderer, end_of_turn_ids
+from semiar.data.chat import ChatRenderer
 from semiar.data.samples import Record
 from semiar.data.tasks.registry import load_any
 from semiar.decoding import Limits
@@ -96,9 +96,8 @@ def regenerate(pair: Pair, settings: RegenerateSettings, console: Console) -> in
 
 def _answers(pair: Pair, prompts: list[list[int]], settings: RegenerateSettings) -> Iterator[tuple[int, Completion]]:
     """Index and answer of every prompt, in the order in which they are finished."""
-    ends = end_of_turn_ids(pair.tokenizer, pair.target.lm.generation_config.eos_token_id)
     done = [Completion() for _ in prompts]
-    limits = Limits(settings.max_new_tokens, tuple(ends))
+    limits = Limits(settings.max_new_tokens, tuple(pair.end_ids()))
     rng = generator(pair.target, settings.seed + sum(map(sum, prompts)))  # a continued run draws other numbers
     for step in decode(
         pair.target, pair.drafter, prompts, limits, Sampling(settings.temperature), rng=rng,

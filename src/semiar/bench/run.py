@@ -23,7 +23,7 @@ from rich.progress import track
 from semiar.bench.calibrate import calibrate, choose_count
 from semiar.core.draft import Plan
 from semiar.core.sampling import Sampling
-from semiar.data.chat import ChatRenderer, end_of_turn_ids
+from semiar.data.chat import ChatRenderer
 from semiar.data.samples import Record
 from semiar.data.tasks.registry import load_any, scorer
 from semiar.decoding import Limits, decode
@@ -94,8 +94,7 @@ def run_bench(pair: Pair, settings: BenchSettings, trace: Path, base: Target | N
     records = load_any(source, settings.split, folder, settings.prompts, settings.seed).records
     renderer = ChatRenderer(pair.tokenizer)
     prompts = [renderer.prompt(record.prompt_messages) for record in records]
-    ends = end_of_turn_ids(pair.tokenizer, pair.target.lm.generation_config.eos_token_id)
-    limits = Limits(settings.max_new_tokens, tuple(ends))
+    limits = Limits(settings.max_new_tokens, tuple(pair.end_ids()))
     machine = calibrate(pair, prompts, limits, settings.sampling(), settings.rule, console)
     chain = settings.plan.tree == "none"  # the costs are those of chains: a tree is as deep as the drafter can
     count = settings.num_speculative_tokens or (choose_count(machine) if chain else most)

@@ -10,7 +10,6 @@ from torch import Tensor
 from semiar.bench.calibrate import interleaved
 from semiar.compare.choice import Heads
 from semiar.data.batches import answers_of
-from semiar.data.chat import end_of_turn_ids
 from semiar.drafters.heads import DraftHead, choose_vocab, count_tokens
 from semiar.pair import Pair
 from semiar.targets import Target
@@ -25,8 +24,7 @@ def measure_heads(pair: Pair, examples: Examples, learned: int, trained: int | s
 
     The candidates have the vocabulary of size ``trained`` of the first ``learned`` examples.
     """
-    target = pair.target
-    ends = end_of_turn_ids(pair.tokenizer, target.lm.generation_config.eos_token_id)
+    target, ends = pair.target, pair.end_ids()
     sizes: list[int | str] = [size for size in SIZES if size < target.vocab_size]
     sizes.append("full")
     everything = torch.arange(target.vocab_size)
