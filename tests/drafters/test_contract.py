@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from kit.drafters import CASES
 from kit.models import draft_settings, plain_greedy, prompts_of, semi_drafter, shake, target_of, tiny
 from kit.recording import Proposal, record, teacher_forced
 
@@ -20,47 +21,6 @@ from semiar.targets.lora import LoraSettings, attach
 from semiar.training.config import LossSettings
 from semiar.training.learner import DraftLearner
 
-WIDE = {"layers": "low_mid_high"}
-CASES: list[dict[str, Any]] = [
-    {"small_lm": "context"},
-    {"small_lm": "context", "vocab": 40, "num_layers": 2, **WIDE},
-    {"small_lm": "context", "vocab": 40, "fusion": "additive"},
-    {"small_lm": "context", "num_layers": 2},
-    {"small_lm": "lstm", "vocab": 40},
-    {"small_lm": "lstm", "fusion": "initial_state", **WIDE},
-    {"small_lm": "lstm", "fusion": "both", "vocab": 40, "lora_r": 0},
-    {"small_lm": "lstm", "fusion": "additive"},
-    {"small_lm": "gru"},
-    {"small_lm": "gru", "fusion": "initial_state", "vocab": 40},
-    {"small_lm": "rnn", "vocab": 40, **WIDE},
-    {"small_lm": "rnn", "fusion": "both"},
-    {"small_lm": "fixed_attention", "vocab": 40},
-    {"small_lm": "fixed_attention", "fusion": "initial_state", **WIDE},
-    {"small_lm": "fixed_attention", "fusion": "additive"},
-    {"small_lm": "attention", "vocab": 40},
-    {"small_lm": "attention", "fusion": "both", "num_layers": 2, **WIDE},
-    {"small_lm": "hf", "vocab": 40},
-    {"small_lm": "hf", **WIDE},
-    {"small_lm": "hf", "fusion": "additive"},
-    {"small_lm": "none", "vocab": 40},
-    {"architecture": "medusa", "vocab": 40},
-    {"architecture": "medusa", "options": {"heads": "own", "blocks": 1}},
-    {"architecture": "hydra", "vocab": 40},
-    {"architecture": "hydra", "options": {"heads": "own", "skip": "linear", "blocks": 2}, "vocab": 40},
-    {"architecture": "recurrent", "vocab": 40},
-    {"architecture": "recurrent", "options": {"heads": "own", "first": "token"}},
-    {"architecture": "mlp", "vocab": 40},
-    {"architecture": "mlp", "options": {"tied": False}},
-    {"architecture": "mlp", "options": {"cell": "lstm"}},
-    {"architecture": "mlp", "options": {"cell": "lstm", "tied": False}, "vocab": 40, "lora_r": 0},
-    {"architecture": "eagle", "vocab": 40},
-    {"architecture": "eagle", **WIDE, "num_heads": 2, "options": {"inner_size": 20}},
-    {"architecture": "eagle", "vocab": 40, "options": {"version": 1}},
-    {"architecture": "parallel", "vocab": 40},
-    {"architecture": "parallel", "num_layers": 2, **WIDE},
-    {"architecture": "skip", "vocab": 40},
-    {"architecture": "skip", "options": {"exit_layer": 2, "with_h_p": True}},
-]
 SAMPLED = Sampling(1.0)
 PROMPTS = prompts_of(96, [1, 6, 14])
 COUNT = 14

@@ -2,30 +2,42 @@
 
 from __future__ import annotations
 
+from statistics import median
 from typing import Any
 
 import pytest
 import torch
+from kit.drafters import CASES
 from kit.laws import FOUR, step_misfit
-from kit.models import plain_greedy, prompts_of, semi_drafter, table_model, target_of, tiny
+from kit.models import draft_settings, plain_greedy, prompts_of, semi_drafter, shake, table_model, target_of
 from kit.recording import Proposal, record, teacher_forced
 
 from semiar.core.sampling import Sampling
-from semiar.drafters.native import NativeDraft, why_not
+from semiar.drafters.medusa import MedusaDrafter
+from semiar.drafters.native import NativeDraft
+from semiar.drafters.program import CannotRecord
 from semiar.targets import Target, kernels
 from semiar.targets.packed import can_pack
 
 pytestmark = pytest.mark.skipif(not kernels.compiler(), reason="this machine has no C++ compiler")
-CASES: list[dict[str, Any]] = [
-    {"vocab": 40},
-    {"vocab": None, "layers": "low_mid_high"},
+OWN = ("hf", "parallel", "skip")  # these run other models, or all drafts in one pass
+WRITTEN = [case for case in CASES if not set(OWN) & {case.get("small_lm"), case.get("architecture")}]
+KINDS: list[dict[str, Any]] = [
+    *WRITTEN,
     {"vocab": 33, "lora_r": 0, "num_speculative_tokens": 7},
+    {"architecture": "eagle", "num_speculative_tokens": 7, "options": {"inner_size": 50}},
 ]
+
+
+def each_of(cases: list[dict[str, Any]]) -> Any:
+    return pytest.mark.parametrize("case", cases, ids=lambda case: "-".join(map(str, case.values())))
 
 
 def made(target: Target, case: dict[str, Any], engine: str = "native") -> Any:
     options = {"small_lm": "context", **case}
-    size = options.pop("vocab")
+    if "architecture" in case:
+        del options["small_lm"]
+    size = options.pop("vocab", None)
     vocab = (
         None if size is None else torch.randperm(96, generator=torch.Generator().manual_seed(2))[:size].sort().values
     )
@@ -36,7 +48,7 @@ def made(target: Target, case: dict[str, Any], engine: str = "native") -> Any:
     return drafter
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@each_of(KINDS)
 @pytest.mark.parametrize("threads", [1, 3])
 def test_greedy_drafts_are_those_of_the_drafter_s_own_steps(case: dict[str, Any], threads: int) -> None:
     target = target_of("llama", torch.float32)
@@ -54,7 +66,7 @@ def test_greedy_drafts_are_those_of_the_drafter_s_own_steps(case: dict[str, Any]
     assert len({tuple(p.tokens) for p in found[0]}) > 20
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@each_of(KINDS)
 def test_laws_are_those_of_training(case: dict[str, Any]) -> None:
     target = target_of("llama", torch.float32)
     drafter = made(target, case)
@@ -65,51 +77,110 @@ def test_laws_are_those_of_training(case: dict[str, Any]) -> None:
         torch.testing.assert_close(proposal.probs, wanted, rtol=0, atol=5e-4)
 
 
-def test_sampled_tokens_follow_the_target_s_law() -> None:
+@pytest.mark.parametrize(
+    "case",
+    [
+        {"small_lm": "context", "num_heads": 1},
+        {"small_lm": "lstm"},
+        {"architecture": "hydra"},
+        {"architecture": "recurrent"},
+        {"architecture": "mlp", "options": {"cell": "lstm"}},
+        {"architecture": "eagle", "num_heads": 1},
+    ],
+    ids=lambda case: "-".join(map(str, case.values())),
+)
+def test_sampled_tokens_follow_the_target_s_law(case: dict[str, Any]) -> None:
     target = Target(table_model(FOUR).float())
-    drafter: Any = semi_drafter(target, torch.tensor([0, 1, 3]), small_lm="context", num_heads=1)
+    drafter: Any = semi_drafter(target, torch.tensor([0, 1, 3]), **case)
     drafter.prepare("native")
+    assert drafter._ready
     assert step_misfit(target, drafter, FOUR, [2, 3, 0]) < 45  # chi-square, 12 degrees of freedom: chance 1e-5
 
 
 def test_filtered_laws_and_batches_are_left_to_the_ordinary_steps() -> None:
     target = target_of("llama", torch.float32)
     for sampling, lengths in ((Sampling(1.0, top_k=3), [5]), (Sampling(), [5, 9])):
-        drafter = made(target, CASES[0])
+        drafter = made(target, KINDS[0])
         _, proposals = record(target, drafter, prompts_of(96, lengths), 12, sampling)
         assert proposals
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"small_lm": "lstm"}, {"small_lm": "context", "num_layers": 2}, {"small_lm": "context", "fusion": "additive"}],
-)
-def test_other_shapes_draft_by_their_own_steps(options: dict[str, Any]) -> None:
-    target = Target(tiny("llama", torch.float32))
-    drafter: Any = semi_drafter(target, None, **options)
-    assert why_not(drafter)
+@pytest.mark.parametrize("case", [{"architecture": name} for name in OWN[1:]], ids=str)
+def test_other_kinds_draft_by_their_own_steps(case: dict[str, Any]) -> None:
+    target = target_of("llama", torch.float32)
+    drafter: Any = semi_drafter(target, None, **case)
     drafter.prepare("native")
+    assert not drafter._ready
+    rows, _ = record(target, drafter, prompts_of(96, [5]), 8)
+    assert rows == plain_greedy(target.lm, prompts_of(96, [5]), 8)
+
+
+@pytest.mark.parametrize("kind", ["granite", "gemma2"])  # scaled logits, capped logits
+@pytest.mark.parametrize("case", [KINDS[0], {"architecture": "medusa"}], ids=str)
+def test_what_the_target_does_to_its_logits_is_done(kind: str, case: dict[str, Any]) -> None:
+    target = target_of(kind, torch.float32)
+    drafter = made(target, case)
+    _, proposals = record(target, drafter, prompts_of(96, [9]), 12, Sampling(1.0))
+    assert proposals
+    for proposal in proposals:
+        wanted = teacher_forced(target, drafter, proposal, Sampling(1.0))
+        torch.testing.assert_close(proposal.probs, wanted, rtol=0, atol=5e-4)
+
+
+class Strange(MedusaDrafter):
+    """Computes something that the kernel has no operation for, or something else when it is looked at again."""
+
+    def __init__(self, *arguments: Any, how: str = "unknown"):
+        super().__init__(*arguments)
+        self.how, self.calls = how, 0
+
+    def step(self, ids: Any, inner: Any, index: int, memory: Any) -> Any:
+        state, inner = super().step(ids, inner, index, memory)
+        self.calls += 1
+        if self.how == "value" and float(state.detach().sum()) > 1e9:
+            return state, inner
+        if self.how == "changing" and self.calls > 5:
+            return state.flip(-1) * 3, inner
+        return (state.sort(-1).values if self.how == "unknown" else state), inner
+
+
+def strange(how: str) -> Strange:
+    target = target_of("llama", torch.float32)
+    drafter = Strange(draft_settings(architecture="medusa"), target, None, how=how)
+    return shake(drafter).eval().bind(target)  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("how", ["unknown", "value"])
+def test_what_cannot_be_written_down_is_done_by_the_drafter(how: str) -> None:
+    drafter = strange(how)
+    with torch.no_grad(), pytest.raises(CannotRecord, match="sort" if how == "unknown" else "_local_scalar_dense"):
+        NativeDraft(drafter)
+    drafter.prepare("native")
+    assert not drafter._ready
+
+
+def test_a_kernel_that_drafts_otherwise_is_not_used() -> None:
+    drafter = strange("changing")
+    with pytest.warns(UserWarning, match="differ by"):
+        drafter.prepare("native")
     assert not drafter._ready
 
 
 def test_a_temperature_next_to_nothing_still_has_a_law() -> None:
     target = target_of("llama", torch.float32)
-    _, proposals = record(target, made(target, CASES[0]), prompts_of(96, [5]), 8, Sampling(1e-46))
+    _, proposals = record(target, made(target, KINDS[0]), prompts_of(96, [5]), 8, Sampling(1e-46))
     assert proposals and all(torch.allclose(one.probs.sum(-1), torch.ones(1)) for one in proposals)  # type: ignore[union-attr]
 
 
 @pytest.mark.skipif(not can_pack(torch.device("cpu"), torch.bfloat16), reason="this CPU has no bfloat16 kernels")
-def test_laws_in_bfloat16_are_those_of_training_up_to_its_rounding() -> None:
-    target = target_of("llama", torch.bfloat16)
-    drafter = made(target, CASES[1])
-    _, proposals = record(target, drafter, prompts_of(96, [14]), 30, Sampling(1.0))
-    gaps = [
-        float((one.probs - teacher_forced(target, drafter, one, Sampling(1.0))).abs().max())
-        for one in proposals  # type: ignore[operator]
-    ]
-    assert len(gaps) > 5 and max(gaps) < 0.15
-
-
-def test_scaled_logits_are_left_to_the_ordinary_steps() -> None:
-    drafter: Any = semi_drafter(Target(tiny("granite", torch.float32)), None, small_lm="context")
-    assert "scales or caps" in why_not(drafter)
+@each_of(KINDS)
+def test_laws_in_bfloat16_are_those_of_training_up_to_its_rounding(case: dict[str, Any]) -> None:
+    target, found = target_of("llama", torch.bfloat16), {}
+    for engine in ("eager", "native"):
+        drafter = made(target, case, engine)
+        _, proposals = record(target, drafter, prompts_of(96, [14]), 30, Sampling(1.0))
+        wanted = [teacher_forced(target, drafter, one, Sampling(1.0)) for one in proposals]
+        pairs = zip(proposals, wanted, strict=True)
+        found[engine] = [float((one.probs - law).abs().max()) for one, law in pairs]  # type: ignore[operator]
+    assert len(found["native"]) > 5 and median(found["native"]) < 0.03
+    assert max(found["native"]) < 0.03 + 1.5 * max(found["eager"])  # feedback makes some drafts' rounding grow

@@ -15,6 +15,48 @@ from semiar.drafters import Context, Drafter, DrafterSettings, State
 from semiar.drafters.cached import CacheState
 from semiar.targets import Target
 
+WIDE = {"layers": "low_mid_high"}
+CASES: list[dict[str, Any]] = [  # settings of every kind that learns; vocab: size of the draft vocabulary
+    {"small_lm": "context"},
+    {"small_lm": "context", "vocab": 40, "num_layers": 2, **WIDE},
+    {"small_lm": "context", "vocab": 40, "fusion": "additive"},
+    {"small_lm": "context", "num_layers": 2},
+    {"small_lm": "lstm", "vocab": 40},
+    {"small_lm": "lstm", "fusion": "initial_state", **WIDE},
+    {"small_lm": "lstm", "fusion": "both", "vocab": 40, "lora_r": 0},
+    {"small_lm": "lstm", "fusion": "additive"},
+    {"small_lm": "gru"},
+    {"small_lm": "gru", "fusion": "initial_state", "vocab": 40},
+    {"small_lm": "rnn", "vocab": 40, **WIDE},
+    {"small_lm": "rnn", "fusion": "both"},
+    {"small_lm": "fixed_attention", "vocab": 40},
+    {"small_lm": "fixed_attention", "fusion": "initial_state", **WIDE},
+    {"small_lm": "fixed_attention", "fusion": "additive"},
+    {"small_lm": "attention", "vocab": 40},
+    {"small_lm": "attention", "fusion": "both", "num_layers": 2, **WIDE},
+    {"small_lm": "hf", "vocab": 40},
+    {"small_lm": "hf", **WIDE},
+    {"small_lm": "hf", "fusion": "additive"},
+    {"small_lm": "none", "vocab": 40},
+    {"architecture": "medusa", "vocab": 40},
+    {"architecture": "medusa", "options": {"heads": "own", "blocks": 1}},
+    {"architecture": "hydra", "vocab": 40},
+    {"architecture": "hydra", "options": {"heads": "own", "skip": "linear", "blocks": 2}, "vocab": 40},
+    {"architecture": "recurrent", "vocab": 40},
+    {"architecture": "recurrent", "options": {"heads": "own", "first": "token"}},
+    {"architecture": "mlp", "vocab": 40},
+    {"architecture": "mlp", "options": {"tied": False}},
+    {"architecture": "mlp", "options": {"cell": "lstm"}},
+    {"architecture": "mlp", "options": {"cell": "lstm", "tied": False}, "vocab": 40, "lora_r": 0},
+    {"architecture": "eagle", "vocab": 40},
+    {"architecture": "eagle", **WIDE, "num_heads": 2, "options": {"inner_size": 20}},
+    {"architecture": "eagle", "vocab": 40, "options": {"version": 1}},
+    {"architecture": "parallel", "vocab": 40},
+    {"architecture": "parallel", "num_layers": 2, **WIDE},
+    {"architecture": "skip", "vocab": 40},
+    {"architecture": "skip", "options": {"exit_layer": 2, "with_h_p": True}},
+]
+
 
 class TestDrafter(Drafter):
     """Base of the drafters below: K drafts, nothing to learn."""

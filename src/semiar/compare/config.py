@@ -87,8 +87,8 @@ class MeasureSettings:
     """Let each drafter use the K that its own costs and acceptance recommend, instead of the same K for all."""
     engine: str = "auto"
     """Of the target, see --load.engine."""
-    drafting: str = "packed"
-    """How all the drafters run: packed, compiled (minutes more for each) or auto, see --load.drafting."""
+    drafting: str = "auto"
+    """How all the drafters run: auto (as `generate` does), packed or compiled (minutes more), see --load.drafting."""
 
     def __post_init__(self) -> None:
         at_least(self, prompts=1, temperature=0)

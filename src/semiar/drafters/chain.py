@@ -16,6 +16,7 @@ from semiar.drafters.compiled import CompiledDraft
 from semiar.drafters.drawing import draw_chain
 from semiar.drafters.heads import DraftHead
 from semiar.drafters.memory import Fresh, Memory, map_tensors
+from semiar.drafters.native import native_draft
 from semiar.drafters.settings import refuse_unused
 from semiar.drafters.trees import draft_tree
 from semiar.errors import PairError
@@ -117,6 +118,9 @@ class ChainDrafter(Drafter):
     def prepare(self, engine: str = "packed") -> None:
         if engine == "compiled" and self.compilable:
             self._ready = [CompiledDraft(self)]
+        native = native_draft(self) if engine == "native" and self.compilable else None
+        if native is not None:
+            self._ready = [native]
         self.draft_head.prepare()
         pack(self, keep=True, spare=(self.draft_head,))
 

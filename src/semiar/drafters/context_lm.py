@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from semiar.drafters.memory import Memory
+from semiar.drafters.memory import Memory, attend
 from semiar.drafters.norm import RMSNorm
 from semiar.drafters.small_lm import FeedForward
 
@@ -81,7 +81,7 @@ class ContextLM(nn.Module):
             if step:
                 keys[index].append(key)
                 values[index].append(value)
-            mixed = attend(query, memory.keys[index], memory.values[index], memory.visible, keys[index], values[index])
+            mixed = memory.attend(index, query, keys[index], values[index])
             x = block.close(x, mixed)
         return x, Drafted(state.distant, step + 1, keys, values)
 
@@ -140,33 +140,6 @@ def rotate(x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
     cosine, sine = turn
     left, right = x.chunk(2, -1)
     return torch.cat([left * cosine - right * sine, left * sine + right * cosine], -1)
-
-
-def attend(
-    query: Tensor,  # (B, A, heads, d)
-    keys: Tensor,  # (B, heads, T, d)
-    values: Tensor,
-    visible: Tensor | None,  # (B, A, T)
-    own_keys: list[Tensor],  # each (B, A, heads, d)
-    own_values: list[Tensor],
-) -> Tensor:
-    """Softmax attention over memory and the anchor's own drafted tokens; (B, A, heads * d)."""
-    asked = query.transpose(1, 2)  # (B, heads, A, d)
-    scores = (asked @ keys.transpose(2, 3)).float()
-    if visible is not None:
-        scores = scores.masked_fill(~visible[:, None], -torch.inf)
-    if own_keys:
-        own = torch.stack(own_keys, 3)  # (B, A, heads, k, d); products and sums beat thousands of tiny matmuls
-        near = (own * query[..., None, :]).sum(-1).transpose(1, 2)  # (B, heads, A, k)
-        scores = torch.cat([scores, near.float()], -1)
-    weights = (scores * query.shape[-1] ** -0.5).softmax(-1).to(values.dtype)
-    width = keys.shape[2]
-    mixed = (weights[..., :width] @ values).transpose(1, 2)  # (B, A, heads, d)
-    if own_values:
-        own = torch.stack(own_values, 3)
-        near = weights[..., width:].transpose(1, 2)[..., None]  # (B, A, heads, k, 1)
-        mixed = mixed + (near * own).sum(-2)
-    return mixed.flatten(-2)
 
 
 def attend_rows(

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from semiar.drafters.base import DrafterSettings, register, resolve_layers
 from semiar.drafters.chain import ChainDrafter
-from semiar.drafters.context_lm import attend, rotary, rotate
+from semiar.drafters.context_lm import rotary, rotate
 from semiar.drafters.fusion import Features
 from semiar.drafters.memory import Memory
 from semiar.drafters.norm import EPSILON, RMSNorm
@@ -132,7 +132,7 @@ class EagleDrafter(ChainDrafter):
         keys, values = inner.keys, inner.values
         if index:  # the pair of h_t and d_1 is in the memory
             keys, values = [*keys, key], [*values, value]
-        x = self.layer.close(x, attend(query, memory.keys[0], memory.values[0], memory.visible, keys, values))
+        x = self.layer.close(x, memory.attend(0, query, keys, values))
         return x if self.norm is None else self.norm(x), Guess(x, keys, values)
 
     def memory_shape(self) -> tuple[int, int, int]:

@@ -32,6 +32,37 @@ class Memory:
             self.keys.append(key.transpose(1, 2))
             self.values.append(value.transpose(1, 2))
 
+    def attend(self, layer: int, query: Tensor, own_keys: list[Tensor], own_values: list[Tensor]) -> Tensor:
+        """What queries (B, A, heads, d) find in a layer of the memory and in an anchor's own tokens; see `attend`."""
+        return attend(query, self.keys[layer], self.values[layer], self.visible, own_keys, own_values)
+
+
+def attend(
+    query: Tensor,  # (B, A, heads, d)
+    keys: Tensor,  # (B, heads, T, d)
+    values: Tensor,
+    visible: Tensor | None,  # (B, A, T)
+    own_keys: list[Tensor],  # each (B, A, heads, d)
+    own_values: list[Tensor],
+) -> Tensor:
+    """Softmax attention over memory and the anchor's own drafted tokens; (B, A, heads * d)."""
+    asked = query.transpose(1, 2)  # (B, heads, A, d)
+    scores = (asked @ keys.transpose(2, 3)).float()
+    if visible is not None:
+        scores = scores.masked_fill(~visible[:, None], -torch.inf)
+    if own_keys:
+        own = torch.stack(own_keys, 3)  # (B, A, heads, k, d); products and sums beat thousands of tiny matmuls
+        near = (own * query[..., None, :]).sum(-1).transpose(1, 2)  # (B, heads, A, k)
+        scores = torch.cat([scores, near.float()], -1)
+    weights = (scores * query.shape[-1] ** -0.5).softmax(-1).to(values.dtype)
+    width = keys.shape[2]
+    mixed = (weights[..., :width] @ values).transpose(1, 2)  # (B, A, heads, d)
+    if own_values:
+        own = torch.stack(own_values, 3)
+        near = weights[..., width:].transpose(1, 2)[..., None]  # (B, A, heads, k, 1)
+        mixed = mixed + (near * own).sum(-2)
+    return mixed.flatten(-2)
+
 
 @dataclass(slots=True)
 class Fresh:

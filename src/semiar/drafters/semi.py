@@ -18,7 +18,6 @@ from semiar.drafters.context_lm import ContextLM
 from semiar.drafters.fusion import Features, build_fusion
 from semiar.drafters.hf_lm import HFSmallLM
 from semiar.drafters.memory import Memory
-from semiar.drafters.native import NativeDraft, why_not
 from semiar.drafters.small_lm import build_small_lm, count_heads
 from semiar.targets.target import Target
 
@@ -52,12 +51,6 @@ class SemiDrafter(ChainDrafter):
             self.lm = build_small_lm(settings, size)
         self.fuse = build_fusion(settings, size, self.rows)
         self.compilable = settings.small_lm != "hf"
-
-    def prepare(self, engine: str = "packed") -> None:
-        native = NativeDraft(self) if engine == "native" and not why_not(self) else None
-        super().prepare(engine)
-        if native is not None:
-            self._ready = [native]
 
     def extra_config(self) -> dict[str, Any]:
         extra = super().extra_config()
