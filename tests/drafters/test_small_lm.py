@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ from kit.models import draft_settings, semi_drafter, shake, target_of
 from torch import Tensor
 from torch.nn import functional as F
 
+from semiar.drafters.context_lm import ContextLM
+from semiar.drafters.memory import Memory
 from semiar.drafters.small_lm import build_small_lm
 
 SIZE = 16
@@ -115,3 +118,48 @@ def test_a_drafted_token_stands_where_it_will_when_verified(layers: int) -> None
     for step in range(1, 4):
         torch.testing.assert_close(states[step][:, : 9 - step], states[0][:, step:], rtol=0, atol=1e-5)
     assert not torch.allclose(states[0][:, 0], states[0][:, 1], atol=1e-2)
+
+
+def test_half_of_the_context_heads_start_by_looking_for_the_newest_token() -> None:
+    size, heads, tokens = 256, 4, 40
+    torch.manual_seed(1)
+    lm = ContextLM(size, heads, 1, 4, induction=True)
+    ids = torch.randperm(500)[:tokens]
+    ids[30] = ids[11]  # the newest token stood before, at 11
+    embedded = torch.randn(500, size)[ids][None]
+    memory = Seen([], [], None, torch.tensor([[30]]))
+    positions = torch.arange(30)[None]
+    with torch.no_grad():
+        lm.remember(torch.randn(1, 30, size), embedded[:, 1:31], embedded[:, :30], positions, memory)
+        lm.step(embedded[:, 30:31], lm.begin(torch.randn(1, 1, size)), memory)
+    best = memory.weights[0].argmax(-1)  # of each head; slot i holds (h_i, x_i, x_{i+1})
+    assert best.tolist()[: heads // 2 + 1] == [11] * (heads // 2 + 1)
+    assert best.tolist()[-1] != 11
+
+
+def test_drafted_tokens_are_found_by_the_token_before_them() -> None:
+    """After d_1 = a, d_2 = b, d_3 = a, the key of d_2 says that a stood before it."""
+    size = 256
+    torch.manual_seed(2)
+    lm = ContextLM(size, 4, 1, 5, induction=True)
+    table, memory = torch.randn(9, size), Seen([], [], None, torch.tensor([[3]]))
+    text = table[torch.tensor([0, 1, 2, 3])][None]
+    with torch.no_grad():
+        lm.remember(torch.randn(1, 3, size), text[:, 1:], text[:, :3], torch.arange(3)[None], memory)
+        state = lm.begin(torch.randn(1, 1, size))
+        for token in (3, 7, 3):
+            _, state = lm.step(table[token][None, None], state, memory)
+    assert memory.weights[0, 0].argmax() == 3  # three verified pairs, then d_2's
+
+
+@dataclass
+class Seen(Memory):
+    """A memory that keeps the weights of the last attention (B, heads, slots)."""
+
+    weights: Tensor = field(default_factory=lambda: torch.empty(0))
+
+    def attend(self, layer: int, query: Tensor, own_keys: list[Tensor], own_values: list[Tensor]) -> Tensor:
+        keys = torch.cat([self.keys[layer], *(key.transpose(1, 2) for key in own_keys)], 2)
+        scores = (query.transpose(1, 2) @ keys.transpose(2, 3))[:, :, 0]
+        self.weights = (scores * query.shape[-1] ** -0.5).softmax(-1)
+        return super().attend(layer, query, own_keys, own_values)

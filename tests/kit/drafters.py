@@ -21,6 +21,7 @@ CASES: list[dict[str, Any]] = [  # settings of every kind that learns; vocab: si
     {"small_lm": "context", "vocab": 40, "num_layers": 2, **WIDE},
     {"small_lm": "context", "vocab": 40, "fusion": "additive"},
     {"small_lm": "context", "num_layers": 2},
+    {"small_lm": "context", "options": {"induction": False}},
     {"small_lm": "lstm", "vocab": 40},
     {"small_lm": "lstm", "fusion": "initial_state", **WIDE},
     {"small_lm": "lstm", "fusion": "both", "vocab": 40, "lora_r": 0},

@@ -4,6 +4,11 @@ Keys and values of verified positions come from ``(h_i, e(x_{i+1}))``: they are 
 verified, and kept.  Those of drafted tokens come from ``(h_t, e(d_j))`` plus an embedding of the step j.  Only tokens
 are fed back, never the drafter's own features, so training is one parallel pass over all anchors and offsets and needs
 no training-time test.  The idea is the Tandem Transformers' (Nair et al. 2024) at the size of a fine-tuning run.
+
+Answers repeat what stands in their prompts.  What copies it in large models are induction heads (Olsson et al. 2022):
+find where the newest token stood before, take the token after it.  They need two layers, since a key has to know the
+token before its own, and learn it late.  Here the pair i is *given* the token x_i beside x_{i+1} for its keys, and half
+the heads start by looking for it.
 """
 
 from __future__ import annotations
@@ -28,30 +33,56 @@ class Drafted:
     count: int = 0
     keys: list[list[Tensor]] = field(default_factory=list)
     values: list[list[Tensor]] = field(default_factory=list)
+    before: Tensor | None = None  # (B, A, H) embedding of the newest one
 
 
 class ContextLM(nn.Module):
     """h_q with the distant past as all of the target's states; `remember` reads verified positions, `step` drafts."""
 
-    def __init__(self, size: int, heads: int, layers: int, steps: int):
+    def __init__(self, size: int, heads: int, layers: int, steps: int, induction: bool = False):
         super().__init__()
         self.heads, self.size = heads, size
         self.read = nn.Linear(2 * size, size, bias=False)
         self.steps = nn.Embedding(steps + 1, size)
         nn.init.zeros_(self.steps.weight)
         self.blocks = nn.ModuleList(Block(size, heads, feed=i + 1 < layers) for i in range(layers))
+        self.before = nn.Linear(size, size, bias=False) if induction else None
+        if self.before is not None:
+            self._look_for_the_newest_token(self.before)
+
+    @torch.no_grad()
+    def _look_for_the_newest_token(self, before: nn.Linear) -> None:
+        """Let the first half of the first layer's heads ask for the newest token, by keys of the token before.
+
+        Queries and keys see both by one random projection P: a pair's score is |P e|^2 / sqrt(d) = sqrt(d) where the
+        tokens are the same and about a standard normal elsewhere.
+        """
+        size, block = self.size, self.blocks[0]
+        assert isinstance(block, Block)
+        units = (self.heads // 2 + 1) * (size // self.heads)
+        self.read.weight[:, size:] = torch.eye(size)  # x is e(d), and what the state adds
+        self.read.weight[:, :size] *= 0.5
+        look = torch.randn(units, size) * size**-0.5
+        query, key, _ = block.qkv.weight.chunk(3)
+        query[:units], before.weight[:units] = look, look
+        key[:units] *= 0.3
+        before.weight[units:] = 0
 
     def rotary(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Cosines and sines (..., 1, d/2) for these positions."""
         return rotary(positions, self.size // self.heads, ROPE_BASE, dtype)
 
-    def remember(self, distant: Tensor, embedded: Tensor, positions: Tensor, memory: Memory) -> None:
-        """Write pairs (h_i, e(x_{i+1})), both (B, n, H), at slots ``positions`` (B, n) of every layer."""
+    def remember(self, distant: Tensor, embedded: Tensor, before: Tensor, positions: Tensor, memory: Memory) -> None:
+        """Write pairs (h_i, e(x_{i+1})) at slots ``positions`` (B, n) of every layer; ``before`` are the e(x_i).
+
+        All three are (B, n, H).
+        """
         x = self.read(torch.cat([distant, embedded], -1))
+        known = self._known(before)
         turn = self.rotary(positions + 1, x.dtype)
         for index, block in enumerate(self.blocks):
             assert isinstance(block, Block)
-            query, key, value = block.project(x, turn)
+            query, key, value = block.project(x, turn, known if index == 0 else None)
             memory.write(index, key, value, positions)
             if index + 1 < len(self.blocks):
                 slots = torch.arange(memory.keys[index].shape[2], device=x.device)
@@ -75,15 +106,20 @@ class ContextLM(nn.Module):
             x = x + self.steps.weight[step].to(x.dtype)
         turn = self.rotary(memory.positions + step, x.dtype)
         keys, values = [list(k) for k in state.keys], [list(v) for v in state.values]
+        known = None if state.before is None else self._known(state.before)
         for index, block in enumerate(self.blocks):
             assert isinstance(block, Block)
-            query, key, value = block.project(x, turn)
+            query, key, value = block.project(x, turn, known if index == 0 else None)
             if step:
                 keys[index].append(key)
                 values[index].append(value)
             mixed = memory.attend(index, query, keys[index], values[index])
             x = block.close(x, mixed)
-        return x, Drafted(state.distant, step + 1, keys, values)
+        return x, Drafted(state.distant, step + 1, keys, values, embedded)
+
+    def _known(self, before: Tensor) -> Tensor | None:
+        """What a key knows of the token before its own (..., H)."""
+        return None if self.before is None else self.before(before.to(self.before.weight.dtype))
 
     def at_once(self, embedded: Tensor, distant: Tensor, memory: Memory) -> Tensor:
         """`step` for K inputs (B, A, K, H) that are all known, in one pass; (B, A, K, H)."""
@@ -116,9 +152,13 @@ class Block(nn.Module):
         self.out = nn.Linear(size, size, bias=False)
         self.feed = FeedForward(size) if feed else None
 
-    def project(self, x: Tensor, turn: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Query, key and value (B, n, heads, d), the first two rotated."""
+    def project(
+        self, x: Tensor, turn: tuple[Tensor, Tensor], known: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Query, key (with what is ``known`` besides, (B, n, H)) and value (B, n, heads, d), the first two rotated."""
         query, key, value = self.qkv(self.norm(x)).unflatten(-1, (3, self.heads, -1)).unbind(-3)
+        if known is not None:
+            key = key + known.unflatten(-1, (self.heads, -1))
         return rotate(query, turn), rotate(key, turn), value
 
     def close(self, x: Tensor, mixed: Tensor) -> Tensor:

@@ -27,20 +27,26 @@ class Features(nn.Module):
 
 
 class Fusion(nn.Module):
-    """``z = h_t + MLP(norm([h_q ; h_p]))``; zero-initialised, so that training starts at the target's own head."""
+    """``z = h_t + MLP(norm([h_q ; h_p]))``; zero-initialised, so that training starts at the target's own head.
 
-    def __init__(self, size: int, with_distant: bool):
+    With ``direct`` a matrix on h_q is added: what was copied needs no way round through the MLP.
+    """
+
+    def __init__(self, size: int, with_distant: bool, direct: bool = False):
         super().__init__()
         width = size * (2 if with_distant else 1)
         self.with_distant = with_distant
         self.norm, self.wide, self.narrow = RMSNorm(width), nn.Linear(width, 2 * size), nn.Linear(2 * size, size)
-        nn.init.zeros_(self.narrow.weight)
-        nn.init.zeros_(self.narrow.bias)
+        self.direct = nn.Linear(size, size, bias=False) if direct else None
+        for last in (self.narrow.weight, self.narrow.bias, None if self.direct is None else self.direct.weight):
+            if last is not None:
+                nn.init.zeros_(last)
 
     def forward(self, last: Tensor, distant: Tensor, recent: Tensor | None, step: int) -> Tensor:
         assert recent is not None
         read = torch.cat([recent, distant], -1) if self.with_distant else recent
-        return last + self.narrow(F.silu(self.wide(self.norm(read))))
+        state = last + self.narrow(F.silu(self.wide(self.norm(read))))
+        return state if self.direct is None else state + self.direct(recent)
 
     def logits(self, head: DraftHead, state: Tensor) -> Tensor:
         """Logits of what `forward` gave."""
@@ -90,12 +96,12 @@ class AdditiveFusion(ParallelFusion):
         return head.finish(product + self.bias(state[..., self.size :].to(self.bias.weight.dtype)))
 
 
-def build_fusion(settings: DrafterSettings, size: int, rows: int) -> Fusion | ParallelFusion:
-    """The fusion that the settings name; without an h_q it is the Medusa ablation."""
+def build_fusion(settings: DrafterSettings, size: int, rows: int, direct: bool) -> Fusion | ParallelFusion:
+    """The fusion that the settings name; without an h_q it is the Medusa ablation.  ``direct``: see `Fusion`."""
     if settings.small_lm == "none":
         return ParallelFusion(size, settings.num_speculative_tokens)
     if settings.fusion == "additive":
         return AdditiveFusion(size, settings.num_speculative_tokens, rows, settings.bias_rank)
     if settings.fusion in ("concat", "both", "initial_state"):
-        return Fusion(size, with_distant=settings.fusion != "initial_state")
+        return Fusion(size, settings.fusion != "initial_state", direct)
     raise ConfigError(f"fusion '{settings.fusion}'", "concat, initial_state, both or additive")

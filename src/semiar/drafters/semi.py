@@ -8,6 +8,7 @@ h_q over the tokens drafted since carries the recent ones; a fusion gives the ve
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
@@ -19,13 +20,24 @@ from semiar.drafters.fusion import Features, build_fusion
 from semiar.drafters.hf_lm import HFSmallLM
 from semiar.drafters.memory import Memory
 from semiar.drafters.small_lm import build_small_lm, count_heads
+from semiar.errors import ConfigError
 from semiar.targets.target import Target
+
+
+@dataclass(frozen=True)
+class SemiOptions:
+    """What the semi-autoregressive drafter has beside the general settings."""
+
+    induction: bool = True
+    """With small_lm context: keys know the token before their own, and half the heads start by looking for the newest
+    token there (see `context_lm`); h_q also goes to the head directly."""
 
 
 @register("semi")
 class SemiDrafter(ChainDrafter):
     """h_p from the target, h_q from a small LM, fused by an MLP; see `DrafterSettings` for the choices."""
 
+    Options = SemiOptions
     reads = ("layers", "small_lm", "small_lm_model", "fusion", "num_layers", "num_heads", "bias_rank")
 
     def __init__(
@@ -35,13 +47,18 @@ class SemiDrafter(ChainDrafter):
         vocab: Tensor | None,
         embedding_scale: float | None = None,
         hf_config: dict[str, Any] | None = None,
+        induction: bool | None = None,
     ):
         super().__init__(settings, target, vocab, embedding_scale, resolve_layers(settings, target))
-        size = self.size
+        size, saved = self.size, embedding_scale is not None
+        if settings.small_lm != "context" and "induction" in settings.options:
+            raise ConfigError(f"option induction with small_lm {settings.small_lm}", "small_lm context")
+        if induction is None:  # drafters saved before there was a choice have none
+            induction = settings.small_lm == "context" and not saved and self.options.induction
         self.features = Features(size, len(self.layers)) if settings.reads_features else None
         if settings.small_lm == "context":
             self.lm: Any = ContextLM(
-                size, count_heads(settings, size), settings.num_layers, settings.num_speculative_tokens
+                size, count_heads(settings, size), settings.num_layers, settings.num_speculative_tokens, induction
             )
         elif settings.small_lm == "hf":
             self.lm = HFSmallLM(settings.small_lm_model, size, hf_config)
@@ -49,13 +66,15 @@ class SemiDrafter(ChainDrafter):
             self.lm = None
         else:
             self.lm = build_small_lm(settings, size)
-        self.fuse = build_fusion(settings, size, self.rows)
+        self.fuse = build_fusion(settings, size, self.rows, induction)
         self.compilable = settings.small_lm != "hf"
 
     def extra_config(self) -> dict[str, Any]:
         extra = super().extra_config()
         if isinstance(self.lm, HFSmallLM):
             extra["hf_config"] = self.lm.config()
+        if isinstance(self.lm, ContextLM):
+            extra["induction"] = self.lm.before is not None
         return extra
 
     def distant(self, hidden: Tensor) -> Tensor:
@@ -80,7 +99,8 @@ class SemiDrafter(ChainDrafter):
         return len(self.lm.blocks), self.lm.heads, self.lm.size // self.lm.heads
 
     def remember(self, hidden: Tensor, tokens: Tensor, positions: Tensor, memory: Memory) -> None:
-        self.lm.remember(self.distant(hidden), self.embed(tokens[:, 1:]), positions, memory)
+        before, embedded = self.embed(tokens[:, :-1]), self.embed(tokens[:, 1:])
+        self.lm.remember(self.distant(hidden), embedded, before, positions, memory)
 
     def carry(self, inner: Any, change: Callable[[Tensor], Tensor]) -> Any:
         if not isinstance(self.lm, HFSmallLM):
