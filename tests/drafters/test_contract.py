@@ -24,7 +24,6 @@ from semiar.training.learner import DraftLearner
 SAMPLED = Sampling(1.0)
 PROMPTS = prompts_of(96, [1, 6, 14])
 COUNT = 14
-CHAINS = [case for case in CASES if case.get("architecture") == "skip"]  # those that draft no trees
 
 
 def each_of(cases: list[dict[str, Any]]) -> Any:
@@ -104,7 +103,7 @@ def test_greedy_drafts_are_the_best_tokens_of_training(case: dict[str, Any], mak
         assert (best if drafter.vocab is None else drafter.vocab[best]).tolist() == proposal.tokens
 
 
-@each_of([case for case in CASES if case not in CHAINS])
+@every_case
 def test_trees_are_lossless_and_follow_the_law_of_training(case: dict[str, Any], make: Any) -> None:
     """Greedy output is the target's; the law after every node is that of training for its own path."""
     target, drafter = target_in(torch.float64), make(case)
@@ -151,7 +150,7 @@ def test_a_bfloat16_target_with_an_adapter(case: dict[str, Any], mixed: bool) ->
     assert all(value.grad is not None and value.grad.any() for value in drafter.parameters())
     assert any(v.grad is not None and v.grad.any() for name, v in target.lm.named_parameters() if "lora_B" in name)
     drafter.to(torch.bfloat16).eval().bind(target)
-    for plan in (Plan(), Plan(tree="best", nodes=6, branch=2))[: 1 if case in CHAINS else 2]:
+    for plan in (Plan(), Plan(tree="best", nodes=6, branch=2)):
         rows, proposals = record(target, drafter, PROMPTS[1:], 8, plan=plan)
         assert [len(row) for row in rows] == [8, 8] and proposals
 

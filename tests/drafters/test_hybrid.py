@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from kit.models import draft_settings, prompts_of, semi_drafter, shake, target_of
+from kit.models import draft_settings, plain_greedy, prompts_of, semi_drafter, target_of
 from kit.recording import record
 
 from semiar.core.calibration import Calibration
 from semiar.core.draft import Draft, Plan
-from semiar.decoding import Limits, decode
 from semiar.drafters import DrafterSettings, build_drafter
 from semiar.drafters.hybrid import inner_settings, mix, wrap
 from semiar.drafters.lookup import LookupOptions
@@ -127,7 +126,21 @@ def test_what_cannot_be_inside(inner: Any, named: str, target: Target) -> None:
         build_drafter(DrafterSettings("hybrid", options={"inner": inner}), target, None)
 
 
-def test_no_tree(target: Target) -> None:
-    drafter = shake(build_drafter(draft_settings(architecture="hybrid"), target, None)).to(target.dtype)
-    with pytest.raises(ConfigError, match="tree best with drafter hybrid"):
-        list(decode(target, drafter.bind(target), prompts_of(96, [5]), Limits(4), plan=Plan(tree="best")))  # type: ignore[operator,arg-type]
+def test_trees_are_drafted_where_nothing_is_looked_up(target: Target) -> None:
+    inner = semi_drafter(target, small_lm="lstm")
+    hybrid, plan = hybrid_of(target, inner, min_match=2), Plan(tree="best", nodes=6, branch=2)
+    prompt = prompts_of(96, [9])[0] * 2
+    rows, proposals = record(target, hybrid, [prompt], 24, plan=plan)
+    assert rows == plain_greedy(target.lm, [prompt], 24)
+    alone = {tuple(p.text): p for p in record(target, inner, [prompt], 24, plan=plan)[1]}
+    kinds = set()
+    for proposal in proposals:
+        looked = copied(proposal.text, len(proposal.tokens), 2)
+        kinds.add(bool(looked))
+        if looked:
+            assert proposal.tokens == looked and proposal.parents == list(range(len(looked)))
+        elif tuple(proposal.text) in alone:
+            assert (proposal.tokens, proposal.parents) == (
+                alone[tuple(proposal.text)].tokens, alone[tuple(proposal.text)].parents,
+            )  # fmt: skip
+    assert kinds == {True, False}

@@ -94,6 +94,29 @@ def test_a_chain_stops_after_a_token_it_is_unsure_of(twin: str, heat: float) -> 
     assert len(seen) > 1
 
 
+@pytest.mark.parametrize("tree", ["best", "beam", "sampled"])
+def test_trees_follow_its_law(tree: str, tmp_path: Path) -> None:
+    target = target_of("llama")
+    model: Any = noisy_copy(tiny("llama", torch.float32), 0.1)
+    drafter = drafter_of(saved(model, tmp_path), target, vocab=torch.arange(0, 96, 2))
+    plan = Plan(tree=tree, nodes=7, branch=3)
+    rows, _ = record(target, drafter, PROMPTS, 14, plan=plan)
+    assert rows == plain_greedy(target.lm, PROMPTS, 14)
+    proposals = record(target, drafter, PROMPTS, 14, Sampling(1.0), plan=plan)[1]
+    assert sum(len(proposal.tokens) == 7 and len(proposal.paths()) > 1 for proposal in proposals) > 4  # but at the ends
+    for proposal in proposals:
+        for way in proposal.paths():
+            drafted = [proposal.tokens[slot - 1] for slot in way]
+            logits = model.double()(torch.tensor([proposal.text + drafted])).logits[0, len(proposal.text) - 1 : -1, ::2]
+            if proposal.probs is not None:
+                wanted = distribution(logits, Sampling(1.0)).dense
+                torch.testing.assert_close(proposal.probs[[slot - 1 for slot in way]], wanted, rtol=0, atol=1e-6)
+            elif tree == "best":  # the first child of every node is its best
+                first = proposal.tokens[proposal.parents.index(0)]
+                assert logits[0].topk(3).indices.mul(2).tolist().count(first)
+    assert all((p.probs is not None) is (tree == "sampled") for p in proposals)
+
+
 def test_a_text_longer_than_its_context_goes_on_without_drafts(tmp_path: Path) -> None:
     target = target_of("llama", torch.float32)
     drafter = drafter_of(saved(tiny("llama", torch.float32, context=16), tmp_path), target)
@@ -137,8 +160,6 @@ def test_models_that_cannot_be(tmp_path: Path, twin: str) -> None:
         drafter_of("./nowhere", target)
     with pytest.raises(PairError, match="97"):
         drafter_of(twin, target, vocab=torch.tensor([3, 97]))
-    with pytest.raises(ConfigError, match="tree beam with drafter model"):
-        list(decode(target, drafter_of(twin, target), PROMPTS, Limits(4), plan=Plan(tree="beam")))
 
 
 def test_the_packed_engine(twin: str) -> None:

@@ -141,12 +141,6 @@ def test_a_chain_stops_after_the_first_unlikely_token(
     assert 1 in {len(proposal.tokens) for proposal in single}
 
 
-@pytest.mark.parametrize("tree", ["best", "beam", "sampled"])
-def test_an_early_exit_refuses_trees(tree: str) -> None:
-    with pytest.raises(ConfigError, match=f"tree {tree} with drafter skip; expected tree none"):
-        record(*pair_with("skip"), PROMPT, 8, plan=Plan(tree=tree))
-
-
 def test_plans_that_cannot_be() -> None:
     for changes, named in (
         ({"tree": "oak"}, "tree 'oak'"),

@@ -18,7 +18,7 @@ from semiar.drafters.heads import DraftHead
 from semiar.drafters.memory import Fresh, Memory, map_tensors
 from semiar.drafters.native import native_draft
 from semiar.drafters.settings import refuse_unused
-from semiar.drafters.trees import draft_tree
+from semiar.drafters.trees import Root, draft_tree
 from semiar.errors import PairError
 from semiar.targets.packed import pack
 from semiar.targets.target import LAST, Target
@@ -180,7 +180,8 @@ class ChainDrafter(Drafter):
             self.recall(fresh)  # now or never
             return Draft.empty(batch, device)
         if plan.tree != "none":
-            return draft_tree(self, fresh, plan, count, sampling, rng)
+            memory, inner = self.recall(fresh), self.begin(fresh.newest())
+            return draft_tree(self, Root(fresh.last, inner, memory), plan, count, sampling, rng)
         coins = None if sampling.greedy else uniform((batch, count), rng, device)
         draft = self._ready[0](fresh, coins, count, sampling) if self._ready and not plan.stop_below else None
         tokens, probs = draft or self.draft(fresh, coins, count, sampling, plan.stop_below)

@@ -17,7 +17,6 @@ from semiar.core.calibration import Calibration
 from semiar.core.draft import Draft, Plan
 from semiar.core.sampling import Sampling
 from semiar.drafters.base import Context, Drafter, DrafterSettings, State, build_drafter, register
-from semiar.drafters.drawing import only_chains
 from semiar.drafters.lookup import Corpus, Finder, Finders, LookupOptions, fill
 from semiar.errors import ConfigError
 from semiar.targets.target import Target
@@ -55,7 +54,8 @@ class HybridDrafter(Drafter):
     """Rows whose end matches at least ``min_match`` earlier tokens draft what followed these, the others as trained.
 
     The trained drafter follows every step, so that it knows the text when its turn comes; training it, and everything
-    about its head, is its own affair.  Its weights are saved below ``inner.``.
+    about its head, is its own affair.  Its weights are saved below ``inner.``.  Where the plan says a tree, it drafts
+    one whenever no row of the batch has a match.
     """
 
     Options = HybridOptions
@@ -121,10 +121,10 @@ class HybridDrafter(Drafter):
         self, context: Context, state: State, plan: Plan, sampling: Sampling, rng: torch.Generator | None
     ) -> Draft:
         assert isinstance(state, Memories)
-        only_chains(plan, self.name)
         state.finders.follow(context)
         chains = state.finders.propose(min(plan.count, self.settings.num_speculative_tokens))
-        needed = plan if not all(chains) else replace(plan, count=0)  # it follows, without drafting
+        needed = plan if not any(chains) else replace(plan, tree="none")  # beside a row that looked up all draft chains
+        needed = needed if not all(chains) else replace(needed, count=0)  # it follows, without drafting
         draft: Draft = self.inner.propose(context, state.inner, needed, sampling, rng)
         return mix(draft, fill(chains, context.tokens.device)) if any(chains) else draft
 

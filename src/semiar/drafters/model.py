@@ -12,8 +12,8 @@ from torch import Tensor
 from semiar.core.draft import Draft, Plan
 from semiar.core.sampling import Sampling, uniform
 from semiar.drafters.base import Context, Drafter, DrafterSettings, State, register
-from semiar.drafters.cached import CacheState, unread
-from semiar.drafters.drawing import draw_chain, only_chains
+from semiar.drafters.cached import CacheState, Paths, unread
+from semiar.drafters.drawing import draw_chain
 from semiar.drafters.heads import DraftHead, limited_head
 from semiar.drafters.memory import newest
 from semiar.drafters.settings import refuse_unused
@@ -38,7 +38,7 @@ class ModelOptions:
 
 @register("model")
 class ModelDrafter(Drafter):
-    """A chain of the small model's own tokens, drawn from its own law when sampling.
+    """Chains and trees of the small model's own tokens, drawn from its own law when sampling.
 
     It stays a reference: name and fingerprint are saved, not its weights.  Drafted are the ids that both heads have,
     or those of the draft vocabulary.  A step is one pass over what was committed since the last one, then one per
@@ -109,13 +109,19 @@ class ModelDrafter(Drafter):
         self, context: Context, state: State, plan: Plan, sampling: Sampling, rng: torch.Generator | None
     ) -> Draft:
         assert isinstance(state, CacheState)
-        only_chains(plan, self.name)
         count = min(plan.count, self.settings.num_speculative_tokens)
         batch, device, cache = len(context.lengths), context.tokens.device, state.cache
         if count == 0 or int(context.lengths.max()) + count > self.own.max_length:
             return Draft.empty(batch, device)  # what is missed now is read when it drafts again
         tokens, need = unread(context, cache)
         first = newest(self.own.prefill(self._known(tokens), need, cache, (LAST,)), need)[:, :, -1]
+        if plan.tree != "none":
+
+            def run(tokens: Tensor, depths: Tensor, mask: Tensor) -> Tensor:
+                return self.own(self._known(tokens), cache, depths=depths, mask=mask, logits=False).hidden[:, :, -1]
+
+            paths = Paths(first, run, self._logits, self.vocab)
+            return paths.tree(context.last(), plan, count, sampling, rng)
         committed = cache.lengths
         coins = None if sampling.greedy else uniform((batch, count), rng, device)
 

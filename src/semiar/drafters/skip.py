@@ -15,9 +15,9 @@ from torch import Tensor
 from semiar.core.draft import Draft, Plan
 from semiar.core.sampling import Sampling, uniform
 from semiar.drafters.base import Context, DrafterSettings, State, register
-from semiar.drafters.cached import CacheState, unread
+from semiar.drafters.cached import CacheState, Paths, unread
 from semiar.drafters.chain import ChainDrafter
-from semiar.drafters.drawing import draw_chain, only_chains
+from semiar.drafters.drawing import draw_chain
 from semiar.drafters.fusion import Fusion
 from semiar.drafters.memory import newest
 from semiar.drafters.norm import RMSNorm
@@ -64,7 +64,7 @@ class SkipDrafter(ChainDrafter):
 
     def exit(self, early: Tensor, last: Tensor) -> Tensor:
         """What the draft head reads (B, A, H), of the exit layer's state and h_t."""
-        early = self.norm(early)
+        early, last = self.norm(early), last.expand_as(early)
         return self.fuse(last, last, early, 0) if self.options.with_h_p else self.fuse(early, early, early, 0)
 
     def unroll(self, hidden: Tensor, tokens: Tensor, anchors: Tensor) -> Iterator[Tensor]:
@@ -80,7 +80,6 @@ class SkipDrafter(ChainDrafter):
         self, context: Context, state: State, plan: Plan, sampling: Sampling, rng: torch.Generator | None
     ) -> Draft:
         assert isinstance(state, CacheState)
-        only_chains(plan, self.name)
         cache, count = state.cache, min(plan.count, self.settings.num_speculative_tokens)
         batch, device = len(context.lengths), context.tokens.device
         first = self._catch_up(context, cache)
@@ -88,6 +87,13 @@ class SkipDrafter(ChainDrafter):
         if count == 0 or (blind and self.options.with_h_p):
             return Draft.empty(batch, device)
         last = first if blind else newest(context.hidden[:, :, -1], context.fresh)
+        if plan.tree != "none":
+
+            def run(tokens: Tensor, depths: Tensor, mask: Tensor) -> Tensor:
+                return self._early[0].run(tokens, cache, depths, mask)
+
+            paths = Paths(first, run, lambda state: self.head(self.exit(state, last), 0), self.vocab)
+            return paths.tree(context.last(), plan, count, sampling, rng)
         committed = cache.lengths
         coins = None if sampling.greedy else uniform((batch, count), rng, device)
 

@@ -20,7 +20,6 @@ from torch import Tensor
 
 from semiar.core.draft import Draft, Plan
 from semiar.core.sampling import Sampling, distribution, pick, uniform
-from semiar.drafters.memory import Fresh
 
 USUAL = 0.7  # acceptance of a first sibling that sampled trees are shaped for
 LAST = 1e4  # behind every beam, in log probability
@@ -35,26 +34,38 @@ class Level:
     totals: Tensor  # (B, M) log probability of the path
 
 
+@dataclass(slots=True)
+class Root:
+    """Where a tree begins: behind the newest committed token."""
+
+    last: Tensor  # (B, 1) that token
+    inner: Any  # the drafter's state before it reads it
+    memory: Any  # what its steps look at
+
+
 def draft_tree(
-    drafter: Any, fresh: Fresh, plan: Plan, count: int, sampling: Sampling, rng: torch.Generator | None
+    drafter: Any, root: Root, plan: Plan, count: int, sampling: Sampling, rng: torch.Generator | None
 ) -> Draft:
-    """A tree at most ``count`` deep; ``sampled`` with a greedy target is ``best``, as nothing is drawn."""
+    """A tree at most ``count`` deep; ``sampled`` with a greedy target is ``best``, as nothing is drawn.
+
+    ``drafter`` has ``step``, ``head``, ``carry`` and ``vocab`` as `ChainDrafter` has them.
+    """
     if plan.tree == "sampled" and not sampling.greedy:
-        return _sample(drafter, fresh, shape_of(count, plan.nodes, plan.branch), sampling, rng)
+        return _sample(drafter, root, shape_of(count, plan.nodes, plan.branch), sampling, rng)
     beam = plan.tree == "beam"
-    levels = _grow(drafter, fresh, plan.branch, count, beam)
+    levels = _grow(drafter, root, plan.branch, count, beam)
     return _prune(levels, _beam_worth(levels) if beam else [level.totals for level in levels], plan.nodes)
 
 
-def _grow(drafter: Any, fresh: Fresh, branch: int, count: int, beam: bool) -> list[Level]:
+def _grow(drafter: Any, root: Root, branch: int, count: int, beam: bool) -> list[Level]:
     """Levels of candidates: all continuations of the best `branch` nodes, or with ``beam`` those nodes alone."""
-    memory, inner = drafter.recall(fresh), drafter.begin(fresh.newest())
-    rows = torch.arange(len(fresh.lengths), device=fresh.lengths.device)[:, None]
-    ids, places = fresh.last, torch.zeros_like(fresh.last)  # of the nodes continued, (B, A)
+    inner = root.inner
+    rows = torch.arange(len(root.last), device=root.last.device)[:, None]
+    ids, places = root.last, torch.zeros_like(root.last)  # of the nodes continued, (B, A)
     scores = torch.zeros(ids.shape, device=ids.device)
     levels: list[Level] = []
     for depth in range(count):
-        state, inner = drafter.step(ids, inner, depth, memory)
+        state, inner = drafter.step(ids, inner, depth, root.memory)
         logs = drafter.head(state, depth).float().log_softmax(-1)  # (B, A, V_draft)
         gains, columns = logs.topk(min(branch, logs.shape[-1]), -1)
         tokens = (columns if drafter.vocab is None else drafter.vocab[columns]).flatten(1)
@@ -121,13 +132,12 @@ def shape_of(count: int, nodes: int, branch: int) -> tuple[tuple[int, ...], ...]
 
 
 def _sample(
-    drafter: Any, fresh: Fresh, shape: tuple[tuple[int, ...], ...], sampling: Sampling, rng: torch.Generator | None
+    drafter: Any, root: Root, shape: tuple[tuple[int, ...], ...], sampling: Sampling, rng: torch.Generator | None
 ) -> Draft:
     """Draw every node of the shape from the law after its parent; siblings are independent."""
-    device = fresh.lengths.device
-    memory, inner = drafter.recall(fresh), drafter.begin(fresh.newest())
-    coins = uniform((len(fresh.lengths), sum(map(len, shape))), rng, device)
-    level, origin, first = fresh.last, [0], 0  # tokens of the level above, where `inner` has each one's parent
+    inner, device = root.inner, root.last.device
+    coins = uniform((len(root.last), sum(map(len, shape))), rng, device)
+    level, origin, first = root.last, [0], 0  # tokens of the level above, where `inner` has each one's parent
     tokens: list[Tensor] = []
     laws: list[Tensor] = []
     parents: list[int] = []
@@ -136,7 +146,7 @@ def _sample(
         if depth:
             anchors = torch.tensor([origin[place] for place in asked], device=device)
             inner = drafter.carry(inner, functools.partial(_columns, anchors=anchors))
-        state, inner = drafter.step(level[:, asked], inner, depth, memory)
+        state, inner = drafter.step(level[:, asked], inner, depth, root.memory)
         law = distribution(drafter.head(state, depth), sampling).dense
         origin = [asked.index(place) for place in places]
         laws.append(law[:, origin])

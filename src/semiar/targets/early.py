@@ -31,15 +31,18 @@ class EarlyLayers:
         """An empty memory of these layers."""
         return Cache(self.count, batch, capacity, self.target.device)
 
-    def run(self, tokens: Tensor, cache: Cache) -> Tensor:
-        """States (B, n, H) of tokens (B, n) that follow what the cache holds; `cache.keep` decides what stays."""
+    def run(self, tokens: Tensor, cache: Cache, depths: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
+        """States (B, n, H) of tokens (B, n) that follow what the cache holds; `cache.keep` decides what stays.
+
+        ``depths`` (B, n) and ``mask`` (B, n, n) are those of `Target.forward`; left out, the tokens are a chain.
+        """
         if self.target.native is not None:
             self.native = self.native or self.target.native.first(self.count)
-            return self.native.run(tokens, cache, None, None, (self.count - 1,), False)[1][:, :, 0]
+            return self.native.run(tokens, cache, depths, mask, (self.count - 1,), False)[1][:, :, 0]
         slots = cache.open(tokens.shape[1])
-        steps = torch.arange(tokens.shape[1], device=tokens.device)
+        steps = torch.arange(tokens.shape[1], device=tokens.device) if depths is None else depths
         positions = cache.lengths[:, None] + steps
-        seen = self.target.attention(cache, slots, positions)
+        seen = self.target.attention(cache, slots, positions, mask)
         out: Any = self.decoder(
             input_ids=tokens, position_ids=positions, attention_mask=seen, past_key_values=cache.hf, use_cache=True
         )
