@@ -33,7 +33,7 @@ def row(
     return {
         "key": f"{study}-{task}-{drafter}-{point}", "study": study, "task": task, "drafter": drafter, "seed": 0,
         "point": point, "by_prompt": prompts, "parameters": 10, "train": {"train_runtime": 1.0}, "peak_bytes": 1 << 30,
-        "date": "2026-01-01", "machine": {
+        "settings": {"architecture": drafter.split()[0]}, "date": "2026-01-01", "machine": {
             "verify_ms": {str(n): PLAIN + n / 5 for n in range(1, 7)}, "draft_ms": [draft] * 5, "overhead_ms": 0.1
         },
         "measured": {
@@ -74,6 +74,19 @@ def test_how_markovian_a_task_is() -> None:
     assert verdicts(*swapped)["C3"] == NO
     told = {task: text for task, what, text in advice([*sql, *chats]) if "Markovianity" in what}
     assert "Medusa is enough" in told["sql"] and "recent tokens matter" in told["samsum"]
+
+
+def test_who_leads() -> None:
+    rows = [
+        row("semi lstm", "sql", 3.0), row("semi", "sql", 3.3), row("medusa", "sql", 2.0), row("skip", "sql", 3.6, 9.0),
+        row("eagle", "sql", 2.2), row("lookup", "sql", 3.5, 0.1),
+    ]  # fmt: skip
+    told = {what: text for task, what, text in advice(rows)}
+    assert told["fastest"].startswith("lookup, 3.12 (3.12 to 3.12)")
+    margin = next(text for what, text in told.items() if "best semi-autoregressive" in what)
+    assert margin == "semi over eagle: 0.50 (0.50 to 0.50)"
+    told = {what: text for task, what, text in advice([*rows, row("hybrid", "sql", 4.0)])}
+    assert told["fastest"].startswith("hybrid") and any(text.startswith("hybrid over eagle") for text in told.values())
 
 
 def test_speed_on_gsm8k() -> None:

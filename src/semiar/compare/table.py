@@ -10,10 +10,12 @@ from typing import Any
 from rich.table import Table
 
 from semiar.compare.claims import markovianity, staleness
-from semiar.compare.statistics import Interval, Row, figure, speedup, tokens_per_call
+from semiar.compare.statistics import Interval, Row, difference, figure, speedup, tokens_per_call
 
 MIB = 2**20
 MATTERS = 0.1  # gain over Medusa from which the drafted tokens are worth reading
+SEMI = ("semi", "hybrid")  # architectures of the paper's kind, and those on top of one
+FREE = ("lookup", "recycling", "model", "none")  # they learn nothing
 KEEP, REFRESH = -0.1, -0.3  # accepted drafts lost after tuning
 
 
@@ -105,11 +107,35 @@ def main_table(rows: Sequence[Row]) -> Table:
     return table
 
 
+def fastest(rows: Sequence[Row]) -> list[Row]:
+    """The main study's rows of the drafter with the largest speed-up, all seeds; empty when there are none."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        if row["study"] == "main":
+            groups.setdefault(row["drafter"], []).append(row)
+    return max(groups.values(), key=lambda group: figure(group, speedup).value, default=[])
+
+
+def _leaders(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
+    """Who is fastest on a task, and how far the best semi-autoregressive drafter is from the best other trained one."""
+    first = fastest(rows)
+    if first:
+        yield "fastest", f"{first[0]['drafter']}, {figure(first, speedup)} times plain decoding without the prompt"
+    ours = fastest([row for row in rows if row["settings"]["architecture"] in SEMI])
+    others = fastest([row for row in rows if row["settings"]["architecture"] not in (*SEMI, *FREE)])
+    if ours and others:
+        names = f"{ours[0]['drafter']} over {others[0]['drafter']}"
+        margin = difference(ours, others, speedup, relative=True)
+        yield "best semi-autoregressive over best other trained (speed-up, - 1)", f"{names}: {margin}"
+
+
 def advice(rows: Sequence[Row]) -> Iterator[tuple[str, str, str]]:
     """For every task: what the comparison says to do, and the figure behind it."""
     good = [row for row in rows if "error" not in row]
     for task in dict.fromkeys(row["task"] for row in good):
         here = [row for row in good if row["task"] == task]
+        for what, told in _leaders(here):
+            yield task, what, told
         gain = markovianity(here, task)
         if gain.value == gain.value:
             told = (
