@@ -11,6 +11,7 @@ from kit.recording import record
 
 from semiar.core.calibration import Calibration
 from semiar.core.draft import Draft, Plan
+from semiar.decoding import Limits, decode
 from semiar.drafters import DrafterSettings, build_drafter
 from semiar.drafters.hybrid import inner_settings, mix, wrap
 from semiar.drafters.lookup import LookupOptions
@@ -144,3 +145,12 @@ def test_trees_are_drafted_where_nothing_is_looked_up(target: Target) -> None:
                 alone[tuple(proposal.text)].tokens, alone[tuple(proposal.text)].parents,
             )  # fmt: skip
     assert kinds == {True, False}
+
+
+@pytest.mark.parametrize("rule", ["block", "none"])
+def test_a_tree_goes_with_the_exact_rule_alone(target: Target, rule: str) -> None:
+    """Said before the first token, even where a hybrid would draft chains for a while."""
+    hybrid = hybrid_of(target, semi_drafter(target, small_lm="lstm"))
+    steps = decode(target, hybrid, prompts_of(96, [9]), Limits(8), plan=Plan(tree="sampled"), rule=rule)
+    with pytest.raises(ConfigError, match=f"tree sampled with verification rule {rule}; expected rule exact"):
+        next(steps)

@@ -182,6 +182,23 @@ def test_the_drafter_goes_on_from_another_run(config: TrainConfig, tmp_path: Pat
         train(other)
 
 
+def test_it_goes_on_from_a_drafter_of_before_there_was_induction(config: TrainConfig, tmp_path: Path) -> None:
+    without = replace(config.drafter, small_lm="context", options={"induction": False})
+    first = replace(config, mode="after", out=str(tmp_path / "first"), drafter=without)
+    assert train(with_optim(first, max_steps=1)) is not None
+    file = tmp_path / "first/drafter/config.json"
+    saved = json.loads(file.read_text())
+    saved["settings"]["options"] = {}
+    assert saved["extra"].pop("induction") is False
+    file.write_text(json.dumps(saved))
+    second = replace(
+        config, mode="after", out=str(tmp_path / "second"), init_drafter=first.out, drafter=replace(without, options={})
+    )
+    pair = train(with_optim(second, max_steps=1))
+    assert pair is not None and pair.drafter.lm.before is None  # type: ignore[union-attr]
+    assert semiar.load(second.out, dtype="float32").drafter.lm.before is None  # type: ignore[union-attr]
+
+
 def test_an_existing_adapter_stays_as_it_is_in_mode_after(config: TrainConfig, tmp_path: Path) -> None:
     assert train(replace(config, mode="lora", out=str(tmp_path / "lora"))) is not None
     after = replace(config, mode="after", adapter=str(tmp_path / "lora"), out=str(tmp_path / "after"))

@@ -29,6 +29,7 @@ from semiar.training.config import DataSettings, OptimSettings, TrainConfig
 from semiar.training.run import WORK, train
 
 ROWS = "compare.jsonl"
+VERSION = 2  # of what the drafters' names stand for; 2: context has induction heads, all run natively
 UNTRAINED = ("lookup", "recycling", "model", "hybrid")  # put beside a target, or around the reference
 
 
@@ -73,7 +74,7 @@ def _append(folder: Path, row: dict[str, Any]) -> None:
 def _same_comparison(folder: Path, config: CompareConfig) -> None:
     """Refuse to mix rows of another model or budget."""
     free = ("out", "tasks", "drafters", "studies", "seeds", "folder")
-    same = {name: value for name, value in asdict(config).items() if name not in free}
+    same = {"version": VERSION} | {name: value for name, value in asdict(config).items() if name not in free}
     note = folder / "compare.json"
     if note.is_file() and (known := json.loads(note.read_text())) != same:
         other = [name for name in same if known.get(name) != same[name]]

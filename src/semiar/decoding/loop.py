@@ -42,6 +42,8 @@ def decode(
     Raises ``ConfigError`` for prompts that are empty or leave no room in the model's context.
     """
     room = _check(target, prompts, limits, rule, max_batch)
+    if plan is not None and plan.tree != "none" and rule != "exact":  # a hybrid may draft chains for a while
+        raise ConfigError(f"tree {plan.tree} with verification rule {rule}", "rule exact, or tree none")
     counts = _counts(drafter, num_speculative_tokens)
     most = max(counts.values())
     if limits.max_new_tokens == 0 or not prompts:

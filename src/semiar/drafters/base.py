@@ -162,6 +162,11 @@ class Drafter(nn.Module):
         """What `build_drafter` needs beside the settings to build this drafter again."""
         return {"calibration": asdict(self.calibration)} if self.calibration else {}
 
+    @classmethod
+    def structure(cls, settings: DrafterSettings, extra: dict[str, Any]) -> dict[str, Any]:
+        """Of a saved drafter's `extra_config` what says which weights it has, so that another can start with them."""
+        return {}
+
 
 REGISTRY: dict[str, type[Drafter]] = {}
 

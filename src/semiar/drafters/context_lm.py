@@ -52,7 +52,7 @@ class ContextLM(nn.Module):
 
     @torch.no_grad()
     def _look_for_the_newest_token(self, before: nn.Linear) -> None:
-        """Let the first half of the first layer's heads ask for the newest token, by keys of the token before.
+        """Let the first heads (half of them and one) ask for the newest token, by keys of the token before.
 
         Queries and keys see both by one random projection P: a pair's score is |P e|^2 / sqrt(d) = sqrt(d) where the
         tokens are the same and about a standard normal elsewhere.

@@ -91,7 +91,12 @@ class DraftHead(nn.Module):
 
     def prepare(self) -> None:
         """Lay the decoding matrix out for the CPU's kernels."""
-        self._packed = [Packed(self.fused(), self._borrowed[1])]
+        self._packed = [Packed(self.fused(), self._borrowed[1], keep=True)]
+
+    @property
+    def packed(self) -> list[Packed]:
+        """The decoding matrix as `prepare` laid it out, if it did."""
+        return self._packed
 
     def finish(self, logits: Tensor) -> Tensor:
         """Scaling or soft-capping, as the target does it."""

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from semiar.core.calibration import Calibration
 from semiar.core.draft import Draft, Plan
 from semiar.core.sampling import Sampling
-from semiar.drafters.base import Context, Drafter, DrafterSettings, State, build_drafter, register
+from semiar.drafters.base import REGISTRY, Context, Drafter, DrafterSettings, State, build_drafter, register
 from semiar.drafters.lookup import Corpus, Finder, Finders, LookupOptions, fill
 from semiar.errors import ConfigError
 from semiar.targets.target import Target
@@ -81,6 +81,11 @@ class HybridDrafter(Drafter):
 
     def extra_config(self) -> dict[str, Any]:
         return {"inner": self.inner.extra_config(), "corpus_size": self.corpus.size}
+
+    @classmethod
+    def structure(cls, settings: DrafterSettings, extra: dict[str, Any]) -> dict[str, Any]:
+        inner = inner_settings(settings)
+        return {"inner": REGISTRY[inner.architecture].structure(inner, extra.get("inner", {}))}
 
     def take_calibration(self, found: Calibration) -> None:
         self.inner.take_calibration(found)

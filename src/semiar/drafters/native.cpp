@@ -43,6 +43,8 @@ struct Draft {
     float *room, *shared; // (threads, values), (shared,)
 };
 
+constexpr float NEVER = -std::numeric_limits<float>::infinity();
+
 static inline Lanes fetch(const float* from, int64_t stride, int64_t count) {
     if (stride == 1) return count >= WIDTH ? load(from) : load_part(from, int(count));
     Lanes lanes = {};
@@ -309,7 +311,7 @@ class Drafting {
             if (whole < rows)
                 store_part(law + whole, exponential((load_part(logits + whole, int(rows - whole)) - top) / draft.temperature),
                            int(rows - whole));
-            for (int64_t i = 0; i < rows; i++) total += law[i];
+            for (int64_t i = 0; i < rows; i++) total += law[i] = logits[i] > NEVER ? law[i] : 0.0f;
             for (int64_t i = 0; i < rows; i++) law[i] /= total;
             total = 0;
             for (int64_t i = 0; i < rows; i++) total += law[i];

@@ -11,18 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from semiar.core.sampling import COLDEST, Sampling
+from semiar.drafters.heads import DraftHead
 from semiar.drafters.memory import Fresh
 from semiar.drafters.program import CODES, DIMS, CannotRecord, Operation, RecordedMemory, Recorder, View
 from semiar.targets.blocks import address, gather
 from semiar.targets.kernels import library
 from semiar.targets.native import Integer, Pointer
+from semiar.targets.packed import Packed
 
 SOURCE = Path(__file__).with_suffix(".cpp")
 SPARE = 16  # fresh states beyond those of a step; more come with a prompt, and are read by the ordinary way
-TOLERANCES = {torch.float32: 1e-3, torch.bfloat16: 0.1}  # of a law's probabilities, against the drafter's own
+TOLERANCES = {torch.float32: 1e-3, torch.bfloat16: 0.1}  # of `NativeDraft.gap`
 
 
 class Operand(ctypes.Structure):
@@ -64,6 +66,8 @@ class Draft(ctypes.Structure):
 def native_draft(drafter: Any) -> NativeDraft | None:
     """What drafts for this drafter by one call; None where the kernel has no operations for it."""
     kinds = {one.dtype for one in drafter.parameters()} | {drafter._embedding[0].dtype}
+    if drafter.training:
+        return None
     if len(kinds) > 1 or not kinds <= TOLERANCES.keys() or drafter._embedding[0].device.type != "cpu":
         return None
     try:
@@ -91,7 +95,7 @@ class NativeDraft:
         kernels = library(SOURCE)
         self.call, self.lock = kernels.semiar_draft, threading.Lock()
         self.most = drafter.settings.num_speculative_tokens + SPARE
-        with torch.no_grad():
+        with torch.inference_mode(False), torch.no_grad():
             recorder, reading, hidden, places, place = self._record()
         steps = recorder.operations[reading:]
         weights = _unique(one.weight for one in recorder.operations if one.code == "linear")
@@ -121,10 +125,10 @@ class NativeDraft:
         """The recorder, how many operations read fresh states, and where its three inputs lie."""
         drafter, table = self.drafter, self.drafter._embedding[0]
         shape = drafter.memory_shape()
-        hidden = torch.randn(1, 1, len(drafter.layers), drafter.size, dtype=self.dtype)
+        hidden = torch.zeros(1, 1, len(drafter.layers), drafter.size, dtype=self.dtype)
         places, place, pair = torch.zeros(1, 1).long(), torch.ones(1, 1).long(), torch.zeros(1, 2).long()
         ids = [torch.zeros(1, 1).long() for _ in range(drafter.settings.num_speculative_tokens)]
-        recorder = Recorder(table)
+        recorder = Recorder(table, packed_weights(drafter))
         recorder.rows = self.most
         inputs = [recorder.input(one).start for one in (hidden, places, place)]
         recorder.tokens(pair, -1)
@@ -147,7 +151,7 @@ class NativeDraft:
 
     @torch.no_grad()
     def gap(self) -> float:
-        """Largest difference of a probability when something is drafted both ways."""
+        """What the logits differ by, relative to their spread, when something is drafted both ways."""
         drafter, count = self.drafter, self.drafter.settings.num_speculative_tokens
         source = torch.Generator().manual_seed(0)
         hidden = torch.randn(1, 3, len(drafter.layers), drafter.size, generator=source).to(self.dtype)
@@ -165,7 +169,10 @@ class NativeDraft:
         ids, laws, own_ids, own = found
         alike = (ids == own_ids).cummin(-1).values.roll(1, -1)  # behind another token the laws are others
         alike[:, 0] = True
-        return float((laws - own).abs().amax(-1)[alike].nan_to_num(torch.inf).max())
+        logs = [law.clamp(min=1e-30).log()[alike] for law in (laws, own)]
+        logs = [one - one.mean(-1, keepdim=True) for one in logs]
+        spread = (logs[0] - logs[1]).square().mean() / logs[0].square().mean().clamp(min=1e-6)
+        return float(spread.sqrt().nan_to_num(torch.inf))
 
     def __call__(
         self, fresh: Any, coins: Tensor | None, count: int, sampling: Sampling
@@ -193,6 +200,13 @@ class NativeDraft:
             )  # fmt: skip
             self.call(ctypes.byref(self.program), ctypes.byref(draft), self.half)
         return ids, laws
+
+
+def packed_weights(module: nn.Module) -> dict[int, Tensor]:
+    """The plain weights that packed layers have kept, by the id of the packed ones."""
+    parts = [part for part in module.modules() if isinstance(part, Packed)]
+    parts += [packed for part in module.modules() if isinstance(part, DraftHead) for packed in part.packed]
+    return {id(part.packed): part.weight for part in parts if part.weight is not None}
 
 
 def _instructions(operations: Sequence[Operation], found: dict[Any, Tensor]) -> Any:

@@ -27,7 +27,7 @@ CODES = SAME + OTHERS
 EMPTY = ("zeros_like", "ones_like", "empty_like", "new_zeros", "new_ones", "new_empty", "new_full", "full_like")
 
 
-class CannotRecord(Exception):
+class CannotRecord(ValueError):
     """What the drafter does cannot be written down; says what it is."""
 
 
@@ -73,9 +73,10 @@ class Buffer:
 class Recorder(TorchDispatchMode):
     """Notes operations on tensors that come from an input; the recorded code must not ask for their values."""
 
-    def __init__(self, table: Tensor):
+    def __init__(self, table: Tensor, packed: dict[int, Tensor] | None = None):
         super().__init__()
         self.table = table  # the target's embeddings, which are read in place
+        self.packed = packed or {}  # plain weights of packed ones, by id
         self.operations: list[Operation] = []
         self.rows = 1  # how many rows the operations now recorded are run for
         self.values = 0  # floats of a thread
@@ -118,33 +119,40 @@ class Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        given = _tensors((args, kwargs))
-        name = func.overloadpacket.__name__
-        turned = _flat(args[0]) if name.endswith("_") and not self.live(args[0]) else None  # a constant, written into
-        before = None if turned is None else turned.clone()
+        given, name = _tensors((args, kwargs)), func.overloadpacket.__name__
+        written = args[0] if func._schema.is_mutable else None
+        before = None
+        if isinstance(written, Tensor) and not self.live(written):  # a constant changes
+            before = _flat(written).clone()
+            self._buffers.pop(_storage(written), None)
         out = func(*args, **kwargs)
+        made = _tensors(out)
+        self._kept += made
         if not any(self.live(one) for one in given) or name in EMPTY:
-            self._kept += _tensors(out)
             return out
         if any(_storage(one) in self._lost for one in given):
             raise CannotRecord(f"{name} of a second result")
-        own = {_storage(one) for one in given}
-        made = _tensors(out)
-        if made and not name.endswith("_") and all(_storage(one) in own for one in made):
-            self._kept += made  # another look at the same numbers
-            return out
-        if turned is not None and before is not None:
-            self._buffers.pop(_storage(turned), None)
-            self.emit("copy", turned, before)
-        plain = name.rstrip("_")
-        rule: Callable[..., None] | None = getattr(self, f"_on_{plain}", None)
-        if plain in SAME:
-            self.emit(plain, out, args[0])
+        if func._schema.is_mutable:
+            if not isinstance(written, Tensor) or not name.endswith("_"):
+                raise CannotRecord(f"{name} writes into an argument")
+            if before is not None:
+                self.emit("copy", _flat(written), before)
+        elif made and {_storage(one) for one in made} <= {_storage(one) for one in given}:
+            return out  # another look at the same numbers
+        try:
+            self._record(name.rstrip("_"), out, args, kwargs)
+        except (AttributeError, RuntimeError, TypeError) as error:
+            raise CannotRecord(f"the operation {func}: {error}") from error
+        return out
+
+    def _record(self, name: str, out: Any, args: Any, kwargs: Any) -> None:
+        rule: Callable[..., None] | None = getattr(self, f"_on_{name}", None)
+        if name in SAME:
+            self.emit(name, out, args[0])
         elif rule is not None:
             rule(out, *args, **kwargs)
         else:
             raise CannotRecord(f"the operation {name}")
-        return out
 
     def live(self, tensor: Tensor) -> bool:
         """Whether its numbers are known only when the program runs."""
@@ -159,7 +167,7 @@ class Recorder(TorchDispatchMode):
         if place not in self._buffers:  # a constant
             self._kept.append(tensor)
             self._buffers[place] = Buffer(self.constant_size, 0, constant=True)
-            self.constants.append(_flat(tensor).float())
+            self.constants.append(_flat(tensor).to(torch.float32, copy=True))
             self.constant_size += len(self.constants[-1])
         return self._buffers[place]
 
@@ -209,7 +217,7 @@ class Recorder(TorchDispatchMode):
         self.emit("copy", out, x)
 
     def _on_pow(self, out: Tensor, x: Tensor, power: Any) -> None:
-        if power != 2:
+        if not isinstance(power, (int, float)) or power != 2:
             raise CannotRecord(f"a power of {power}")
         self.emit("square", out, x)
 
@@ -307,8 +315,11 @@ class Recorder(TorchDispatchMode):
         self._linear(out, x, weight, bias)
 
     def _linear(self, out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
-        if self.live(weight) or (bias is not None and (self.live(bias) or bias.ndim != 1)):
+        if self.live(weight) or (bias is not None and (self.live(bias) or bias.numel() != weight.shape[1])):
             raise CannotRecord("a product of two values")
+        kinds = {one.dtype for one in (x, weight, bias) if one is not None}
+        if kinds != {self.table.dtype}:
+            raise CannotRecord(f"a product of {kinds} beside {self.table.dtype}")
         if x.numel() != x.shape[-1] or weight.shape[0] % 2:
             raise CannotRecord("a product of several rows, or with an odd number of inputs")
         x = self.contiguous(x)
@@ -319,6 +330,11 @@ class Recorder(TorchDispatchMode):
                 half=out.dtype == torch.bfloat16,
             )
         )  # fmt: skip
+
+    def _on__linear_pointwise(self, out: Tensor, x: Tensor, packed: Tensor, bias: Any, *how: Any) -> None:
+        if id(packed) not in self.packed:
+            raise CannotRecord("packed weights whose plain ones are gone")
+        self._linear(out, x.flatten(0, -2), self.packed[id(packed)].t(), bias)
 
     def _on_embedding(self, out: Tensor, table: Tensor, ids: Tensor, *rest: Any) -> None:
         known = self._tokens.get(_storage(ids))
@@ -409,7 +425,7 @@ def _flat(tensor: Tensor) -> Tensor:
 
 
 def _storage(tensor: Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
+    return -id(tensor) if tensor.is_mkldnn else int(tensor.untyped_storage()._cdata)  # packed weights have none
 
 
 def _tensors(value: Any) -> list[Tensor]:

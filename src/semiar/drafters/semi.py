@@ -77,6 +77,10 @@ class SemiDrafter(ChainDrafter):
             extra["induction"] = self.lm.before is not None
         return extra
 
+    @classmethod
+    def structure(cls, settings: DrafterSettings, extra: dict[str, Any]) -> dict[str, Any]:
+        return {"induction": extra.get("induction", False)}
+
     def distant(self, hidden: Tensor) -> Tensor:
         """h_p (B, n, H) of states (B, n, F, H), as h_q and the fusion read it."""
         return hidden[:, :, -1] if self.features is None else self.features(hidden)

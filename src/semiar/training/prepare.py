@@ -17,6 +17,7 @@ from semiar.data.batches import Prepared, answers_of, fingerprint, prepare
 from semiar.data.chat import ChatRenderer, end_of_turn_ids
 from semiar.data.tasks.registry import load_any
 from semiar.drafters import Drafter, DrafterSettings, NoDrafter, build_drafter
+from semiar.drafters.base import REGISTRY
 from semiar.drafters.heads import choose_vocab, count_tokens
 from semiar.drafters.saving import load_weights, read_config
 from semiar.errors import ConfigError, DataError, PairError
@@ -79,7 +80,7 @@ def build_pair(config: TrainConfig, samples: Samples, tokenizer: Any, console: C
     drafter: Drafter = NoDrafter()
     if config.mode != "lora":
         vocab = draft_vocabulary(config, samples, tokenizer, target, console)
-        drafter = build_drafter(config.drafter, target, vocab).to(target.device)
+        drafter = build_drafter(config.drafter, target, vocab, _structure(config)).to(target.device)
         if not drafter.trainable:
             raise ConfigError(
                 f"drafter {drafter.name} has nothing to learn in mode {config.mode}",
@@ -122,6 +123,13 @@ def warm_start(config: TrainConfig, pair: Pair) -> None:
     if config.init_drafter:
         load_weights(pair.drafter, _saved(config)[1], config.init_drafter)
         pair.drafter.bind(pair.target)
+
+
+def _structure(config: TrainConfig) -> dict[str, Any]:
+    """What the drafter of a warm start has beside its settings: older ones lack some weights."""
+    if not config.init_drafter:
+        return {}
+    return REGISTRY[config.drafter.architecture].structure(config.drafter, _saved(config)[0]["extra"])
 
 
 def _saved(config: TrainConfig) -> tuple[dict[str, Any], dict[str, Tensor]]:
