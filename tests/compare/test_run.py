@@ -12,8 +12,8 @@ import yaml
 from compare.conftest import recipe
 from semiar.cli import main
 from semiar.compare.config import DRAFTERS, STUDIES, CompareConfig, TaskSettings, preset
-from semiar.compare.grid import cells
-from semiar.compare.run import ROWS, read_rows
+from semiar.compare.grid import Cell, cells
+from semiar.compare.run import ROWS, read_rows, trained_as
 from semiar.errors import ConfigError
 
 
@@ -61,6 +61,24 @@ def test_the_page_holds_everything_and_no_address(folder: Path) -> None:
     page = (folder / "report.html").read_text()
     assert "medusa" in page and "<svg" in page and "3 heads" in page and "C8" in page
     assert not re.search(r"https?://|src=|@import", page)
+
+
+def test_what_is_trained_alike_is_trained_once() -> None:
+    config = CompareConfig("m", "o", tasks=[TaskSettings("sql")], studies=list(STUDIES), seeds=[0])
+    shared: dict[str, list[Cell]] = {}
+    for cell in cells(config):
+        shared.setdefault(trained_as(config, cell).key, []).append(cell)
+    reference = [(cell.study, *cell.point.values()) for cell in shared["main-sql-semi-0"]]
+    assert set(reference) == {
+        ("main",), ("count", 1), ("count", 2), ("count", 3), ("count", 4), ("count", 5),
+        ("staleness", "tuned", "tuned"), ("joint", "after"), ("rows", 1000), ("vocabulary", 4096),
+        ("ablation", "context", "concat"),
+    }  # fmt: skip
+    assert {cell.study for cell in shared["main-sql-semi_lstm-0"]} == {"main", "ablation"}
+    base = [cell.point["measured_on"] for cell in shared["staleness-sql-semi-made_on=base-0"]]
+    assert base == ["base", "tuned"]
+    alone = [cell for group in shared.values() if len(group) == 1 for cell in group if cell.study == "rank"]
+    assert len(alone) == 9
 
 
 def test_studies_vary_what_they_say() -> None:

@@ -29,6 +29,7 @@ from semiar.training.config import DataSettings, OptimSettings, TrainConfig
 from semiar.training.run import WORK, train
 
 ROWS = "compare.jsonl"
+IN_SETTINGS = ("small_lm", "fusion", "draft_vocab_size", "lora_r")  # of a point, that the drafter's settings say too
 VERSION = 2  # of what the drafters' names stand for; 2: context has induction heads, all run natively
 UNTRAINED = ("lookup", "recycling", "model", "hybrid")  # put beside a target, or around the reference
 
@@ -143,12 +144,9 @@ def by_prompt(runs: Sequence[dict[str, Any]]) -> list[dict[str, float]]:
 
 def trained(config: CompareConfig, cell: Cell, console: Console) -> tuple[Path, str]:
     """The folder of the cell's trained pair, and the adapter whose target it is measured on ("" = the base model)."""
-    if cell.study == "count":  # one drafter, measured at every K
-        cell = replace(cell, study="main", point={})
-    point = dict(cell.point)
-    measured_on = point.pop("measured_on", "tuned")
-    if "made_on" in point:
-        cell = replace(cell, point={"made_on": point["made_on"]})
+    measured_on = cell.point.get("measured_on", "tuned")
+    cell = trained_as(config, cell)
+    point = cell.point
     folder = Path(config.out) / "cells" / cell.key
     joint = point.get("mode") == "joint"
     tuned = "" if joint else target_of(config, cell.task, console)
@@ -157,6 +155,17 @@ def trained(config: CompareConfig, cell: Cell, console: Console) -> tuple[Path, 
         make = _attached if cell.settings.architecture in UNTRAINED else _learned
         make(config, cell, folder, made_on, console)
     return folder, str(folder) if joint else ("" if measured_on == "base" else tuned)
+
+
+def trained_as(config: CompareConfig, cell: Cell) -> Cell:
+    """The cell that a pair is trained for; cells that only measure otherwise, or stand in the main study, share it."""
+    point = {name: value for name, value in cell.point.items() if name not in ("measured_on", "count")}
+    usual = {"made_on": "tuned", "mode": "after", "rows": config.budget.rows}
+    left = {name: value for name, value in point.items() if usual.get(name) != value and name not in IN_SETTINGS}
+    for name in config.drafters if not left else ():
+        if config.drafter(name) == cell.settings:
+            return replace(cell, study="main", drafter=name, point={})
+    return replace(cell, point=point)
 
 
 def _learned(config: CompareConfig, cell: Cell, folder: Path, adapter: str, console: Console) -> None:
