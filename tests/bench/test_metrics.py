@@ -8,7 +8,7 @@ from dataclasses import asdict
 import pytest
 from synthetic import case_h34, generation, header, long_trace, step
 
-from semiar.bench.metrics import Trace, read_trace, summarise
+from semiar.bench.metrics import Trace, chances, read_trace, summarise
 from semiar.errors import DataError, SourceNotFound
 
 
@@ -58,6 +58,16 @@ def test_a_rejection_closes_later_positions():
     assert found.per_position_acceptance_rate == pytest.approx([2 / 3, 1 / 3, 1 / 3])
     assert found.conditional_acceptance_rate == pytest.approx([2 / 3, 1 / 2, 1])
     assert found.conditional_counts == [3, 2, 1]
+
+
+def test_drafting_nothing_in_mid_text_is_as_good_as_being_refused():
+    """A lookup that is right whenever it finds something, in every second pass and two tokens deep."""
+    steps = [step(2, 2, 3), step(0, 0, 1), step(2, 2, 3), step(0, 0, 1), step(0, 0, 1)]
+    runs = [generation(mode, 0, [1] * 9, steps, 1.0) for mode in ("plain", "speculative")]
+    assert summarise(Trace(header(3), {}, runs)).acceptance.conditional_acceptance_rate == [1, 1, None]
+    assert chances(runs[1:], 3) == [0.5, 1, 0]
+    ends = [generation("speculative", 0, [1] * 4, [step(3, 1, 2), step(1, 1, 2)], 1.0)]  # the last one had no more room
+    assert chances(ends, 3) == [1, 0, 0]
 
 
 def test_speedup_is_a_ratio_of_totals_and_pairs_are_kept():

@@ -155,15 +155,18 @@ def _rounds(
     hits, reached = [0] * most, [0] * most
     for prompt in prompts:
         for count in (0, most):
-            for step in decode(
+            steps = list(decode(
                 pair.target, pair.drafter, [prompt], limits, sampling, rng=generator(pair.target, 0),
                 num_speculative_tokens=count, rule=rule if count else "exact",
-            ):  # fmt: skip
+            ))  # fmt: skip
+            for number, step in enumerate(steps, 1):
                 rests[count].append(1e3 * (step.seconds - step.draft_seconds - step.verify_seconds))
+                accepted = min(step.accepted[0], len(step.tokens[0]))
                 usable = min(step.drafted, len(step.tokens[0]))
-                for k in range(min(usable, step.accepted[0] + 1) if count else 0):
-                    reached[k] += 1
-                    hits[k] += k < step.accepted[0]
+                for k in range(min(count, accepted + 1)):
+                    if k < usable or number < len(steps):  # nothing drafted in mid-text is as good as refused
+                        reached[k] += 1
+                        hits[k] += k < accepted
     machine.plain_overhead_ms = median(rests[0])
     machine.overhead_ms = max(0.0, median(rests[most]) - machine.plain_overhead_ms)
     machine.conditional_acceptance = [h / max(1, r) for h, r in zip(hits, reached, strict=True)]

@@ -36,7 +36,7 @@ def summarise(trace: Trace) -> Metrics:
         acceptance=acceptance,
         speed=_speed(pairs),
         time=_time([pair[0] for pair in pairs], fast),
-        prediction=_prediction(trace, acceptance.conditional_acceptance_rate, count, fast),
+        prediction=_prediction(trace, chances(fast, count), count, fast),
         texts=Texts(len(pairs), sum(a["token_ids"] == b["token_ids"] for a, b in pairs)),
         scores=trace.scores,
     )
@@ -64,6 +64,22 @@ def _acceptance(runs: list[Record], count: int) -> Acceptance:
         conditional_counts=reached,
         accepted_histogram=[sum(p.accepted == a for p in whole) for a in range(count + 1)],
     )
+
+
+def chances(runs: list[Record], count: int) -> list[float]:
+    """Acceptance at each position given all before it, where drafting nothing in mid-text counts as being refused.
+
+    What predictions go by: of a lookup that finds something in every second pass, at most half the passes gain.
+    """
+    hits, reached = [0] * count, [0] * count
+    for run in runs:
+        passes = passes_of([run])
+        for number, one in enumerate(passes, 1):
+            for k in range(min(count, one.accepted + 1)):
+                if one.depth > k or number < len(passes):
+                    reached[k] += 1
+                    hits[k] += one.accepted > k
+    return [hit / max(1, of) for hit, of in zip(hits, reached, strict=True)]
 
 
 def _rates(hits: list[int], of: list[int]) -> list[float | None]:
@@ -151,11 +167,10 @@ def _per_token(runs: list[Record]) -> dict[str, float]:
     return {part: milliseconds / tokens for part, milliseconds in parts.items()}
 
 
-def _prediction(trace: Trace, conditional: list[float | None], count: int, runs: list[Record]) -> Prediction:
+def _prediction(trace: Trace, betas: list[float], count: int, runs: list[Record]) -> Prediction:
     machine, plan = trace.machine, trace.header.get("plan", {})
     if not machine.get("verify_ms") or plan.get("tree", "none") != "none" or plan.get("stop_below"):  # costs of chains
         return Prediction(None, [], None)
-    betas = [beta or 0.0 for beta in conditional]  # a position that was never reached stands behind one of acceptance 0
     costs = costs_of(machine)
     most = min(len(betas), len(machine.get("draft_ms", [])), len(costs.verify) - 1)
     lengths = [len(run["token_ids"]) for run in runs]
