@@ -12,7 +12,7 @@ from rich.console import Console
 
 from semiar.core.draft import Plan
 from semiar.core.sampling import Sampling
-from semiar.core.theory import best_count
+from semiar.core.theory import acceptance_by_position, best_count
 from semiar.decoding import Limits, decode
 from semiar.decoding.text import generator
 from semiar.drafters import NoDrafter
@@ -152,21 +152,17 @@ def _rounds(
 ) -> None:
     """Acceptance and loop overhead from decoding a few prompts both ways."""
     rests: dict[int, list[float]] = {0: [], most: []}
-    hits, reached = [0] * most, [0] * most
+    texts: list[list[tuple[int, int]]] = []
     for prompt in prompts:
         for count in (0, most):
-            steps = list(decode(
+            texts.append([])
+            for step in decode(
                 pair.target, pair.drafter, [prompt], limits, sampling, rng=generator(pair.target, 0),
                 num_speculative_tokens=count, rule=rule if count else "exact",
-            ))  # fmt: skip
-            for number, step in enumerate(steps, 1):
+            ):  # fmt: skip
                 rests[count].append(1e3 * (step.seconds - step.draft_seconds - step.verify_seconds))
-                accepted = min(step.accepted[0], len(step.tokens[0]))
-                usable = min(step.drafted, len(step.tokens[0]))
-                for k in range(min(count, accepted + 1)):
-                    if k < usable or number < len(steps):  # nothing drafted in mid-text is as good as refused
-                        reached[k] += 1
-                        hits[k] += k < accepted
+                emitted = len(step.tokens[0])
+                texts[-1].append((min(step.drafted, emitted), min(step.accepted[0], emitted)))
     machine.plain_overhead_ms = median(rests[0])
     machine.overhead_ms = max(0.0, median(rests[most]) - machine.plain_overhead_ms)
-    machine.conditional_acceptance = [h / max(1, r) for h, r in zip(hits, reached, strict=True)]
+    machine.conditional_acceptance = acceptance_by_position(texts[1::2], most)  # every second one is speculative

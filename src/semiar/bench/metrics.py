@@ -13,7 +13,7 @@ import numpy as np
 from semiar.bench.findings import Acceptance, Metrics, Prediction, Speed, Texts, Time
 from semiar.bench.resample import middle, resampled
 from semiar.bench.trace import Record, Trace, costs_of, passes_of, read_trace
-from semiar.core.theory import predict_answers
+from semiar.core.theory import acceptance_by_position, predict_answers
 from semiar.errors import DataError
 
 __all__ = ["Acceptance", "Metrics", "Prediction", "Speed", "Texts", "Time", "Trace", "read_trace", "summarise"]
@@ -67,19 +67,8 @@ def _acceptance(runs: list[Record], count: int) -> Acceptance:
 
 
 def chances(runs: list[Record], count: int) -> list[float]:
-    """Acceptance at each position given all before it, where drafting nothing in mid-text counts as being refused.
-
-    What predictions go by: of a lookup that finds something in every second pass, at most half the passes gain.
-    """
-    hits, reached = [0] * count, [0] * count
-    for run in runs:
-        passes = passes_of([run])
-        for number, one in enumerate(passes, 1):
-            for k in range(min(count, one.accepted + 1)):
-                if one.depth > k or number < len(passes):
-                    reached[k] += 1
-                    hits[k] += one.accepted > k
-    return [hit / max(1, of) for hit, of in zip(hits, reached, strict=True)]
+    """What predictions go by; see `acceptance_by_position`."""
+    return acceptance_by_position(([(p.depth, p.accepted) for p in passes_of([run])] for run in runs), count)
 
 
 def _rates(hits: list[int], of: list[int]) -> list[float | None]:

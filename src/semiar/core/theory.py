@@ -6,7 +6,7 @@ milliseconds, or passes of the target over one token.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
@@ -46,6 +46,22 @@ class Prediction:
     count: int
     tokens_per_call: float
     speedup: float
+
+
+def acceptance_by_position(texts: Iterable[Sequence[tuple[int, int]]], count: int) -> list[float]:
+    """beta_1 .. beta_count from the passes of some texts: how deep each was drafted, and how many tokens it accepted.
+
+    Drafting nothing in mid-text counts as being refused: of a lookup that finds something in every second pass, at most
+    half the passes gain.  A text's last pass says nothing about positions that were not drafted any more.
+    """
+    hits, reached = [0] * count, [0] * count
+    for passes in texts:
+        for number, (depth, accepted) in enumerate(passes, 1):
+            for k in range(min(count, accepted + 1)):
+                if depth > k or number < len(passes):
+                    reached[k] += 1
+                    hits[k] += accepted > k
+    return [hit / max(1, of) for hit, of in zip(hits, reached, strict=True)]
 
 
 def tokens_per_call(betas: Sequence[float]) -> float:
