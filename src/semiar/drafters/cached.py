@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +11,6 @@ from torch import Tensor
 from semiar.core.draft import Draft, Plan
 from semiar.core.sampling import Sampling
 from semiar.drafters.base import Context, State
-from semiar.drafters.memory import map_tensors
 from semiar.drafters.trees import Root, draft_tree
 from semiar.targets.cache import Cache
 
@@ -71,9 +69,9 @@ class Paths:
         """Logits (B, A, V_draft) of a state."""
         return self.logits(state)
 
-    def carry(self, inner: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    def carry(self, inner: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
         """The paths that are continued."""
-        return map_tensors(change, inner)
+        return change(inner)
 
     def tree(self, last: Tensor, plan: Plan, count: int, sampling: Sampling, rng: torch.Generator | None) -> Draft:
         """A tree behind the newest committed token ``last`` (B, 1)."""

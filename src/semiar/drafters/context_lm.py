@@ -72,10 +72,12 @@ class ContextLM(nn.Module):
         """Cosines and sines (..., 1, d/2) for these positions."""
         return rotary(positions, self.size // self.heads, ROPE_BASE, dtype)
 
-    def remember(self, distant: Tensor, embedded: Tensor, before: Tensor, positions: Tensor, memory: Memory) -> None:
+    def remember(
+        self, distant: Tensor, embedded: Tensor, before: Tensor | None, positions: Tensor, memory: Memory
+    ) -> None:
         """Write pairs (h_i, e(x_{i+1})) at slots ``positions`` (B, n) of every layer; ``before`` are the e(x_i).
 
-        All three are (B, n, H).
+        All three are (B, n, H); without induction the last are not asked for.
         """
         x = self.read(torch.cat([distant, embedded], -1))
         known = self._known(before)
@@ -106,7 +108,7 @@ class ContextLM(nn.Module):
             x = x + self.steps.weight[step].to(x.dtype)
         turn = self.rotary(memory.positions + step, x.dtype)
         keys, values = [list(k) for k in state.keys], [list(v) for v in state.values]
-        known = None if state.before is None else self._known(state.before)
+        known = self._known(state.before)
         for index, block in enumerate(self.blocks):
             assert isinstance(block, Block)
             query, key, value = block.project(x, turn, known if index == 0 else None)
@@ -117,9 +119,9 @@ class ContextLM(nn.Module):
             x = block.close(x, mixed)
         return x, Drafted(state.distant, step + 1, keys, values, embedded)
 
-    def _known(self, before: Tensor) -> Tensor | None:
+    def _known(self, before: Tensor | None) -> Tensor | None:
         """What a key knows of the token before its own (..., H)."""
-        return None if self.before is None else self.before(before.to(self.before.weight.dtype))
+        return None if self.before is None or before is None else self.before(before.to(self.before.weight.dtype))
 
     def at_once(self, embedded: Tensor, distant: Tensor, memory: Memory) -> Tensor:
         """`step` for K inputs (B, A, K, H) that are all known, in one pass; (B, A, K, H)."""

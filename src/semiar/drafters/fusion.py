@@ -38,9 +38,10 @@ class Fusion(nn.Module):
         self.with_distant = with_distant
         self.norm, self.wide, self.narrow = RMSNorm(width), nn.Linear(width, 2 * size), nn.Linear(2 * size, size)
         self.direct = nn.Linear(size, size, bias=False) if direct else None
-        for last in (self.narrow.weight, self.narrow.bias, None if self.direct is None else self.direct.weight):
-            if last is not None:
-                nn.init.zeros_(last)
+        nn.init.zeros_(self.narrow.weight)
+        nn.init.zeros_(self.narrow.bias)
+        if self.direct is not None:
+            nn.init.zeros_(self.direct.weight)
 
     def forward(self, last: Tensor, distant: Tensor, recent: Tensor | None, step: int) -> Tensor:
         assert recent is not None

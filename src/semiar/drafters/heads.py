@@ -46,7 +46,7 @@ class DraftHead(nn.Module):
             nn.init.zeros_(self.up.weight)
         self._borrowed: list[Tensor | None] = [None, None]
         self._fused: Tensor | None = None
-        self._packed: list[Packed] = []  # in a list: it is not ours to save
+        self.packed: list[Packed] = []  # the decoding matrix, once laid out; in a list: it is not ours to save
         self.plain = True
         self._finish: Callable[[Tensor], Tensor] = lambda logits: logits
 
@@ -58,7 +58,7 @@ class DraftHead(nn.Module):
         probe = torch.tensor([0.5, -3.0])
         self.plain = torch.equal(target.finish(probe), probe)  # no scaling, no capping
         self._fused = None
-        self._packed = []
+        self.packed = []
 
     @property
     def weight(self) -> Tensor:
@@ -80,8 +80,8 @@ class DraftHead(nn.Module):
 
     def product(self, state: Tensor) -> Tensor:
         """Logits before the architecture's scaling or capping (see `finish`)."""
-        if self._packed:
-            return self._packed[0](state)
+        if self.packed:
+            return self.packed[0](state)
         if not torch.is_grad_enabled():
             return _linear(state, self.fused(), self._borrowed[1])
         logits = _linear(state, self.weight, self._borrowed[1])
@@ -91,12 +91,7 @@ class DraftHead(nn.Module):
 
     def prepare(self) -> None:
         """Lay the decoding matrix out for the CPU's kernels."""
-        self._packed = [Packed(self.fused(), self._borrowed[1], keep=True)]
-
-    @property
-    def packed(self) -> list[Packed]:
-        """The decoding matrix as `prepare` laid it out, if it did."""
-        return self._packed
+        self.packed = [Packed(self.fused(), self._borrowed[1], keep=True)]
 
     def finish(self, logits: Tensor) -> Tensor:
         """Scaling or soft-capping, as the target does it."""
@@ -114,7 +109,7 @@ class DraftHead(nn.Module):
 
     def train(self, mode: bool = True) -> DraftHead:
         self._fused = None
-        self._packed = []
+        self.packed = []
         return super().train(mode)
 
 

@@ -114,7 +114,6 @@ class NativeDraft:
         self.room = torch.empty(0)
         self.kept = (found, recorder.table, drafter.vocab)
         shape = drafter.memory_shape() or (0, 1, 1)
-        self.layers = shape[0]
         self.program = Program(
             ctypes.addressof(self.reading), ctypes.addressof(self.steps), reading, len(steps),
             self.constants.data_ptr() + 64, recorder.values, drafter.size * len(drafter.layers), hidden, places, place,
@@ -130,7 +129,7 @@ class NativeDraft:
         ids = [torch.zeros(1, 1).long() for _ in range(drafter.settings.num_speculative_tokens)]
         recorder = Recorder(table, packed_weights(drafter))
         recorder.rows = self.most
-        inputs = [recorder.input(one).start for one in (hidden, places, place)]
+        inputs = [recorder.make(one).start for one in (hidden, places, place)]
         recorder.tokens(pair, -1)
         self.reads = shape is not None
         if shape is not None:

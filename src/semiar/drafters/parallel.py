@@ -54,5 +54,4 @@ class ParallelDrafter(ChainDrafter):
         return len(self.lm.blocks), self.lm.heads, self.lm.size // self.lm.heads
 
     def remember(self, hidden: Tensor, tokens: Tensor, positions: Tensor, memory: Memory) -> None:
-        before, embedded = self.embed(tokens[:, :-1]), self.embed(tokens[:, 1:])
-        self.lm.remember(self.features(hidden), embedded, before, positions, memory)
+        self.lm.remember(self.features(hidden), self.embed(tokens[:, 1:]), None, positions, memory)

@@ -90,17 +90,14 @@ class Recorder(TorchDispatchMode):
 
     # -- inputs ------------------------------------------------------------------------------------------------------
 
-    def input(self, tensor: Tensor) -> Buffer:
-        """Register a tensor of numbers that is filled in before the program runs."""
-        return self._make(tensor)
-
     def tokens(self, tensor: Tensor, index: int) -> Tensor:
         """Register token ids: ``index`` of a draft, or -1 for those from a fresh row's position on."""
         self._kept.append(tensor)
         self._tokens[_storage(tensor)] = index
         return tensor
 
-    def _make(self, tensor: Tensor) -> Buffer:
+    def make(self, tensor: Tensor) -> Buffer:
+        """Give a tensor room among the values: an input, filled in before the program runs, or a result."""
         if tensor.untyped_storage().nbytes() % tensor.element_size():
             raise CannotRecord("a tensor of another type on the same memory")
         size = tensor.untyped_storage().nbytes() // tensor.element_size()
@@ -179,7 +176,7 @@ class Recorder(TorchDispatchMode):
     def target(self, out: Tensor) -> View:
         """Where a result goes."""
         if _storage(out) not in self._buffers:
-            self._make(out)
+            self.make(out)
         return self.view(out)
 
     def emit(self, code: str, out: Tensor, *read: Tensor, x: float = 1.0, y: float = 0.0, shape: Any = None) -> None:
@@ -325,7 +322,7 @@ class Recorder(TorchDispatchMode):
         x = self.contiguous(x)
         self.operations.append(
             Operation(
-                "linear", out=self.target(out), a=self.view(x), b=self.view(x), weight=weight.t(), bias=bias,
+                "linear", out=self.target(out), a=self.view(x), weight=weight.t(), bias=bias,
                 inputs=weight.shape[0], outs=weight.shape[1], place=self.room(weight.shape[1]),
                 half=out.dtype == torch.bfloat16,
             )

@@ -103,8 +103,8 @@ class SemiDrafter(ChainDrafter):
         return len(self.lm.blocks), self.lm.heads, self.lm.size // self.lm.heads
 
     def remember(self, hidden: Tensor, tokens: Tensor, positions: Tensor, memory: Memory) -> None:
-        before, embedded = self.embed(tokens[:, :-1]), self.embed(tokens[:, 1:])
-        self.lm.remember(self.distant(hidden), embedded, before, positions, memory)
+        before = None if self.lm.before is None else self.embed(tokens[:, :-1])
+        self.lm.remember(self.distant(hidden), self.embed(tokens[:, 1:]), before, positions, memory)
 
     def carry(self, inner: Any, change: Callable[[Tensor], Tensor]) -> Any:
         if not isinstance(self.lm, HFSmallLM):

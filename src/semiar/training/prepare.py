@@ -129,7 +129,8 @@ def _structure(config: TrainConfig) -> dict[str, Any]:
     """What the drafter of a warm start has beside its settings: older ones lack some weights."""
     if not config.init_drafter:
         return {}
-    return REGISTRY[config.drafter.architecture].structure(config.drafter, _saved(config)[0]["extra"])
+    extra = read_config(Path(config.init_drafter) / "drafter")["extra"]
+    return REGISTRY[config.drafter.architecture].structure(config.drafter, extra)
 
 
 def _saved(config: TrainConfig) -> tuple[dict[str, Any], dict[str, Tensor]]:
