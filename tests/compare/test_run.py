@@ -71,7 +71,7 @@ def test_what_is_trained_alike_is_trained_once() -> None:
     reference = [(cell.study, *cell.point.values()) for cell in shared["main-sql-semi-0"]]
     assert set(reference) == {
         ("main",), ("count", 1), ("count", 2), ("count", 3), ("count", 4), ("count", 5),
-        ("staleness", "tuned", "tuned"), ("joint", "after"), ("rows", 1000), ("vocabulary", 4096),
+        ("staleness", "tuned", "tuned"), ("rows", 1000), ("vocabulary", 4096),
         ("ablation", "context", "concat"),
     }  # fmt: skip
     assert {cell.study for cell in shared["main-sql-semi_lstm-0"]} == {"main", "ablation"}
@@ -79,6 +79,31 @@ def test_what_is_trained_alike_is_trained_once() -> None:
     assert base == ["base", "tuned"]
     alone = [cell for group in shared.values() if len(group) == 1 for cell in group if cell.study == "rank"]
     assert len(alone) == 9
+
+
+def test_joint_and_after_serve_the_same_target(
+    base: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Same adapter, same rows and steps; the answers are the data's for both."""
+    path = tmp_path / "joint.yaml"
+    changes = {"drafters": {"semi": {"small_lm": "lstm"}}, "studies": ["joint", "lambda"]}
+    path.write_text(yaml.safe_dump(recipe(base, data, tmp_path / "out", **changes), sort_keys=False))
+    assert main(["compare", "--config", str(path)]) == 0
+    rows = {row["key"]: row for row in read_rows(tmp_path / "out")}
+    joint, after = (rows[f"joint-sums-semi-mode={mode}-0"] for mode in ("joint", "after"))
+    runs = {}
+    for mode in ("joint", "after"):
+        folder = tmp_path / "out" / "cells" / f"joint-sums-semi-mode={mode}-0"
+        runs[mode] = yaml.safe_load((folder / "run.yaml").read_text())
+    assert runs["after"]["adapter"].endswith("joint-sums-semi-mode=joint-0") and not runs["joint"]["adapter"]
+    assert runs["after"]["data"] == runs["joint"]["data"] == str(data)
+    assert [one["plain_tokens"] for one in joint["by_prompt"]] == [one["plain_tokens"] for one in after["by_prompt"]]
+    capsys.readouterr()
+    assert main(["compare", "--config", str(path), "--report_only"]) == 0
+    told, page = capsys.readouterr().out, (tmp_path / "out" / "report.html").read_text()
+    losses = [f"{row['held_out']['lm_loss']:.3f}" for row in rows.values() if row["study"] == "lambda"]
+    assert len(losses) == 5 and all(loss in page for loss in losses)  # the target's metric beside the acceptance
+    assert "draft weight 0.9" in page and "studies" in told
 
 
 def test_studies_vary_what_they_say() -> None:

@@ -14,6 +14,7 @@ from semiar.compare.config import PRESETS, CompareConfig, TaskSettings, preset
 from semiar.compare.report import write_report
 from semiar.compare.run import read_rows, run_compare
 from semiar.compare.statistics import Row
+from semiar.compare.studies import study_table
 from semiar.compare.table import advice, main_table, prediction_errors, spread
 
 
@@ -40,6 +41,8 @@ def compare(config: CompareConfig, chosen: Namespace, console: Console) -> int:
 def show(rows: list[Row], console: Console) -> None:
     """Tables, claims and advice."""
     console.print(main_table(rows))
+    if studies := study_table(rows):
+        console.print(studies)
     found = Table(title="the paper's claims")
     for name in ("", "claim", "verdict", "figures"):
         found.add_column(name)

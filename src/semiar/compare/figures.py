@@ -162,15 +162,26 @@ STUDIES: dict[str, tuple[str, str]] = {
 }
 
 
+BARS: dict[str, tuple[str, Callable[[Row], str], bool]] = {
+    "ablation": ("h_q and fusion: tokens per pass.", lambda row: row["drafter"], True),
+    "staleness": (
+        "The target a drafter learned from, and the one it then drafts for: tokens per pass.",
+        lambda row: f"{row['point']['made_on']} for {row['point']['measured_on']}", False,
+    ),
+    "joint": ("Learning with the target, or after it: tokens per pass.", lambda row: row["point"]["mode"], False),
+}  # fmt: skip
+
+
 def _studies(rows: Sequence[Row]) -> Iterator[tuple[str, Draw, bool]]:
     for study, (key, caption) in STUDIES.items():
         here = _of(rows, study)
         if here:
             measure = speedup if study == "count" else tokens_per_call
             yield (f"{caption.capitalize()}.", partial(sweep, rows=here, key=key, measure=measure), False)
-    ablation = _of(rows, "ablation")
-    if ablation:
-        yield "h_q and fusion: tokens per pass.", partial(bars, rows=ablation), True
+    for study, (caption, form, wide) in BARS.items():
+        here = _of(rows, study)
+        if here:
+            yield caption, partial(bars, rows=here, form=form), wide
     rank = _of(rows, "rank")
     if rank:
         yield (
@@ -199,17 +210,18 @@ def sweep(axes: Axes, rows: Sequence[Row], key: str, measure: Any) -> None:
     axes.legend(fontsize=8)
 
 
-def bars(axes: Axes, rows: Sequence[Row]) -> None:
+def bars(axes: Axes, rows: Sequence[Row], form: Callable[[Row], str]) -> None:
     """Tokens per pass of every form, tasks side by side."""
-    tasks, forms = _tasks(rows), list(dict.fromkeys(row["drafter"] for row in rows))
+    tasks, forms = _tasks(rows), list(dict.fromkeys(form(row) for row in rows))
     marks, width = style(tasks), 0.8 / len(tasks)
     for task in tasks:
         for row in (one for one in rows if one["task"] == task):
-            place = forms.index(row["drafter"]) + (tasks.index(task) - (len(tasks) - 1) / 2) * width
-            first = row["drafter"] == forms[0]
-            axes.bar(place, figure([row], tokens_per_call).value, width * 0.92, color=marks[task][0],
+            place = forms.index(form(row)) + (tasks.index(task) - (len(tasks) - 1) / 2) * width
+            tau, first = figure([row], tokens_per_call), form(row) == forms[0]
+            axes.bar(place, tau.value, width * 0.92, color=marks[task][0], capsize=2, error_kw={"elinewidth": 1},
+                     yerr=[[max(0.0, tau.value - tau.low)], [max(0.0, tau.high - tau.value)]],
                      label=task if first else None)  # fmt: skip
-    axes.set_xticks(range(len(forms)), [form.replace(" ", "\n", 1) for form in forms], fontsize=8.5)
+    axes.set_xticks(range(len(forms)), [name.replace(" ", "\n", 1) for name in forms], fontsize=8.5)
     axes.set_ylim(bottom=1)
     axes.grid(axis="x", visible=False)
     axes.set_ylabel("tokens per pass")

@@ -10,6 +10,8 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from semiar.compare.claims import judge
 from semiar.compare.figures import figures
 from semiar.compare.statistics import Row
+from semiar.compare.studies import HEAD as STUDY_HEAD
+from semiar.compare.studies import study_lines
 from semiar.compare.table import HEAD, advice, cells, lines, prediction_errors, spread
 
 
@@ -23,6 +25,7 @@ def write_report(rows: Sequence[Row], path: Path, model: str) -> None:
         pages.get_template("report.html.j2").render(
             model=model, head=HEAD, lines=[(line.task, fastest[line.task] is line, cells(line)) for line in found],
             fastest=list(reversed(fastest.values())), figures=figures(rows), findings=judge(rows),
+            study_head=STUDY_HEAD, studies=list(study_lines(rows)),
             advice=list(advice(rows)), failed=[row for row in rows if "error" in row],
             dates=sorted(row["date"] for row in rows),
             errors=spread(errors) if errors else None,

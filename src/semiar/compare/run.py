@@ -149,18 +149,29 @@ def trained(config: CompareConfig, cell: Cell, console: Console) -> tuple[Path, 
     point = cell.point
     folder = Path(config.out) / "cells" / cell.key
     joint = point.get("mode") == "joint"
-    tuned = "" if joint else target_of(config, cell.task, console)
+    tuned = str(folder) if joint else _target(config, cell, console)
     if not (folder / "run.yaml").is_file():
         made_on = "" if joint or point.get("made_on") == "base" else tuned
         make = _attached if cell.settings.architecture in UNTRAINED else _learned
         make(config, cell, folder, made_on, console)
-    return folder, str(folder) if joint else ("" if measured_on == "base" else tuned)
+    return folder, "" if measured_on == "base" else tuned
+
+
+def _target(config: CompareConfig, cell: Cell, console: Console) -> str:
+    """The adapter that a drafter is trained after: the task's, or in the study of joint training the joint run's own.
+
+    There both drafters serve the very same target and have seen the same rows, so that only the order differs.
+    """
+    if cell.point.get("mode") != "after":
+        return target_of(config, cell.task, console)
+    folder, _ = trained(config, replace(cell, point={**cell.point, "mode": "joint"}), console)
+    return str(folder)
 
 
 def trained_as(config: CompareConfig, cell: Cell) -> Cell:
     """The cell that a pair is trained for; cells that only measure otherwise, or stand in the main study, share it."""
     point = {name: value for name, value in cell.point.items() if name not in ("measured_on", "count")}
-    usual = {"made_on": "tuned", "mode": "after", "rows": config.budget.rows}
+    usual = {"made_on": "tuned", "rows": config.budget.rows}
     left = {name: value for name, value in point.items() if usual.get(name) != value and name not in IN_SETTINGS}
     for name in config.drafters if not left else ():
         if config.drafter(name) == cell.settings:
@@ -198,8 +209,8 @@ def _attached(config: CompareConfig, cell: Cell, folder: Path, adapter: str, con
 
 def _training(config: CompareConfig, cell: Cell, folder: Path, adapter: str, console: Console) -> TrainConfig:
     budget, point = config.budget, cell.point
-    joint = point.get("mode") == "joint"
-    target = "base" if point.get("made_on") == "base" else cell.task.name
+    joint, own = point.get("mode") == "joint", "mode" not in point
+    target = "base" if point.get("made_on") == "base" else cell.task.name if own else Path(adapter).name
     loss = replace(config.loss, draft_weight=point.get("draft_weight", config.loss.draft_weight))
     lora = LoraSettings(r=point["r"]) if "r" in point else LoraSettings()
     optim = OptimSettings(
@@ -210,7 +221,7 @@ def _training(config: CompareConfig, cell: Cell, folder: Path, adapter: str, con
     samples = DataSettings(config.folder, point.get("rows", budget.rows), eval_samples=budget.eval_samples)
     states = Path(config.out) / "states" / f"{cell.task.name}-{target}-{samples.limit}"
     return TrainConfig(
-        config.model, data_of(config, cell.task, console) if not joint else cell.task.source, str(folder),
+        config.model, data_of(config, cell.task, console) if own else cell.task.source, str(folder),
         mode="joint" if joint else "after", adapter=adapter, states_folder="" if joint else str(states),
         drafter=cell.settings, loss=loss, optim=optim, samples=samples, lora=lora,
     )  # fmt: skip
