@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from rich.console import Console
 
 from compare.conftest import recipe
 from semiar.cli import main
-from semiar.compare.config import DRAFTERS, STUDIES, CompareConfig, TaskSettings, preset
+from semiar.compare import run
+from semiar.compare.config import DRAFTERS, STUDIES, BudgetSettings, CompareConfig, TaskSettings, preset
 from semiar.compare.grid import Cell, cells
 from semiar.compare.run import ROWS, read_rows, trained_as
 from semiar.errors import ConfigError
@@ -104,6 +107,31 @@ def test_joint_and_after_serve_the_same_target(
     losses = [f"{row['held_out']['lm_loss']:.3f}" for row in rows.values() if row["study"] == "lambda"]
     assert len(losses) == 5 and all(loss in page for loss in losses)  # the target's metric beside the acceptance
     assert "draft weight 0.9" in page and "studies" in told
+
+
+def test_a_drafter_of_the_base_model_learns_from_what_that_model_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A drafter of the base model that had read the tuned one's answers would be fresh, not stale."""
+    asked: list[tuple[str, str]] = []
+    monkeypatch.setattr(run.Pair, "plain", lambda model, load, adapter="": adapter)
+    monkeypatch.setattr(run, "regenerate", lambda adapter, settings, console: asked.append((adapter, settings.data)))
+    own = tmp_path / "own.jsonl"
+    own.touch()
+    config = CompareConfig("m", str(tmp_path / "out"))
+    made, given = TaskSettings("sql", adapter="lora"), TaskSettings(str(own), adapter="lora", prompts="sql")
+    for _ in range(2):  # the second time all of them are there
+        names = [
+            Path(run.data_of(config, task, Console(quiet=True), base=base)).name
+            for task, base in ((made, False), (made, True), (given, False))
+        ]
+    assert names == ["sql.jsonl", "sql-base.jsonl", "own.jsonl"]
+    assert asked == [("lora", "sql"), ("", "sql")]
+    again = CompareConfig("m", str(tmp_path / "again"))
+    assert run.data_of(again, given, Console(quiet=True), base=True).endswith("again/data/sql-base.jsonl")
+    assert asked[2:] == [("", str(own))]  # the same prompts
+    kept = replace(again, budget=BudgetSettings(regenerate=False))
+    assert run.data_of(kept, made, Console(quiet=True), base=True) == "sql" and len(asked) == 3
 
 
 def test_studies_vary_what_they_say() -> None:

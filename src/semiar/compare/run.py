@@ -31,6 +31,7 @@ from semiar.training.run import WORK, train
 ROWS = "compare.jsonl"
 IN_SETTINGS = ("small_lm", "fusion", "draft_vocab_size", "lora_r")  # of a point, that the drafter's settings say too
 VERSION = 2  # of what the drafters' names stand for; 2: context has induction heads, all run natively
+LONGEST = 512  # tokens in an answer that a drafter of an untuned model, which knows no task's length, may learn from
 UNTRAINED = ("lookup", "recycling", "model", "hybrid")  # put beside a target, or around the reference
 
 
@@ -209,8 +210,8 @@ def _attached(config: CompareConfig, cell: Cell, folder: Path, adapter: str, con
 
 def _training(config: CompareConfig, cell: Cell, folder: Path, adapter: str, console: Console) -> TrainConfig:
     budget, point = config.budget, cell.point
-    joint, own = point.get("mode") == "joint", "mode" not in point
-    target = "base" if point.get("made_on") == "base" else cell.task.name if own else Path(adapter).name
+    joint, own, base = point.get("mode") == "joint", "mode" not in point, point.get("made_on") == "base"
+    target = "base" if base else cell.task.name if own else Path(adapter).name
     loss = replace(config.loss, draft_weight=point.get("draft_weight", config.loss.draft_weight))
     lora = LoraSettings(r=point["r"]) if "r" in point else LoraSettings()
     optim = OptimSettings(
@@ -221,7 +222,7 @@ def _training(config: CompareConfig, cell: Cell, folder: Path, adapter: str, con
     samples = DataSettings(config.folder, point.get("rows", budget.rows), eval_samples=budget.eval_samples)
     states = Path(config.out) / "states" / f"{cell.task.name}-{target}-{samples.limit}"
     return TrainConfig(
-        config.model, data_of(config, cell.task, console) if own else cell.task.source, str(folder),
+        config.model, data_of(config, cell.task, console, base=base) if own else cell.task.source, str(folder),
         mode="joint" if joint else "after", adapter=adapter, states_folder="" if joint else str(states),
         drafter=cell.settings, loss=loss, optim=optim, samples=samples, lora=lora,
     )  # fmt: skip
@@ -244,23 +245,24 @@ def target_of(config: CompareConfig, task: TaskSettings, console: Console) -> st
     return str(folder)
 
 
-def data_of(config: CompareConfig, task: TaskSettings, console: Console) -> str:
-    """What drafters learn from: the task's rows with the target's own answers, unless the budget says otherwise."""
-    if not config.budget.regenerate or (task.prompts and Path(task.data).is_file()):
+def data_of(config: CompareConfig, task: TaskSettings, console: Console, *, base: bool = False) -> str:
+    """What drafters learn from: the task's rows with the own answers of the target that they are made for, tuned or
+    ``base``, unless the budget says otherwise or the task's file holds them (those of the tuned one) already.
+    """
+    if not config.budget.regenerate or (not base and task.prompts and Path(task.data).is_file()):
         return task.data
-    folder = Path(config.out) / "data"
-    path = folder / f"{task.name}.jsonl"
-    if not (folder / f"{task.name}.done").is_file():
+    folder, name = Path(config.out) / "data", f"{task.name}-base" if base else task.name
+    path = folder / f"{name}.jsonl"
+    if not (folder / f"{name}.done").is_file():
         folder.mkdir(parents=True, exist_ok=True)
-        tuned = target_of(config, task, console)
-        console.rule(f"answers of the target of {task.name}")
-        pair = Pair.plain(config.model, LoadSettings(engine=config.measure.engine), adapter=tuned)
+        adapter = "" if base else target_of(config, task, console)
+        console.rule(f"answers of the {'model as it is' if base else 'target'}: {task.name}")
+        pair = Pair.plain(config.model, LoadSettings(engine=config.measure.engine), adapter=adapter)
+        longest = max(LONGEST if base else 0, 2 * task.max_new_tokens)
         most = config.budget.rows + config.budget.eval_samples
-        settings = RegenerateSettings(
-            task.data, str(path), folder=config.folder, limit=most, max_new_tokens=2 * task.max_new_tokens
-        )
+        settings = RegenerateSettings(task.data, str(path), folder=config.folder, limit=most, max_new_tokens=longest)
         regenerate(pair, settings, console)
-        (folder / f"{task.name}.done").touch()
+        (folder / f"{name}.done").touch()
     return str(path)
 
 
