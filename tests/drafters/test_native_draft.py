@@ -19,7 +19,7 @@ from semiar.drafters.memory import Fresh
 from semiar.drafters.native import NativeDraft
 from semiar.drafters.program import CannotRecord
 from semiar.targets import Target, kernels
-from semiar.targets.packed import can_pack
+from semiar.targets.packed import can_pack, weight_bytes
 
 pytestmark = pytest.mark.skipif(not kernels.compiler(), reason="this machine has no C++ compiler")
 OWN = ("hf", "parallel", "skip")  # these run other models, or all drafts in one pass
@@ -278,3 +278,17 @@ def test_laws_in_bfloat16_are_those_of_training_up_to_its_rounding(case: dict[st
         found[engine] = [float((one.probs - law).abs().max()) for one, law in pairs]  # type: ignore[operator]
     assert len(found["native"]) > 5 and median(found["native"]) < 0.03
     assert max(found["native"]) < 0.03 + 1.5 * max(found["eager"])  # feedback makes some drafts' rounding grow
+
+
+@pytest.mark.parametrize("outer", [False, True])
+def test_the_kernel_s_copies_count_as_memory(outer: bool) -> None:
+    """What `prepare` copied is in the figure that `bench` reports, as long as it is held."""
+    target = target_of("llama", torch.float32)
+    drafter = made(target, {"architecture": "hybrid"} if outer else {}, "eager")
+    chain = drafter.inner if outer else drafter
+    before = weight_bytes(drafter)
+    linear = sum(part.weight.nbytes for part in chain.modules() if isinstance(part, torch.nn.Linear))
+    drafter.prepare("native")
+    assert weight_bytes(drafter) >= before + linear + sum(one.nbytes for one in chain._ready[0].copies) > before
+    drafter.train()
+    assert not chain.copies()

@@ -16,7 +16,7 @@ from semiar.drafters.compiled import CompiledDraft
 from semiar.drafters.drawing import draw_chain
 from semiar.drafters.heads import DraftHead
 from semiar.drafters.memory import Fresh, Memory, map_tensors
-from semiar.drafters.native import native_draft
+from semiar.drafters.native import NativeDraft, native_draft
 from semiar.drafters.settings import refuse_unused
 from semiar.drafters.trees import Root, draft_tree
 from semiar.errors import PairError
@@ -123,6 +123,10 @@ class ChainDrafter(Drafter):
             self._ready = [native]
         self.draft_head.prepare()
         pack(self, keep=True, spare=(self.draft_head,))
+
+    def copies(self) -> list[Tensor]:
+        """The kernel's own weights."""
+        return [one for ready in self._ready if isinstance(ready, NativeDraft) for one in ready.copies]
 
     def train(self, mode: bool = True) -> ChainDrafter:
         if mode:

@@ -93,6 +93,11 @@ class DraftHead(nn.Module):
         """Lay the decoding matrix out for the CPU's kernels."""
         self.packed = [Packed(self.fused(), self._borrowed[1], keep=True)]
 
+    def copies(self) -> list[Tensor]:
+        """What decoding keeps beside the weights."""
+        updated = [] if self._fused is None or self._fused is self._borrowed[0] else [self._fused]
+        return updated + [one.packed for one in self.packed]
+
     def finish(self, logits: Tensor) -> Tensor:
         """Scaling or soft-capping, as the target does it."""
         return self._finish(logits)

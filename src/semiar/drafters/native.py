@@ -107,6 +107,7 @@ class NativeDraft:
         )
         found = {_key(one): next(iter(copy.values())) for one, copy in zip(weights, copies, strict=True)}
         found |= {_key(one): copy for one, copy in zip(biases, others, strict=True)}
+        self.copies = list(found.values())
         found[_key(recorder.table)] = recorder.table
         self.reading, self.steps = (_instructions(part, found) for part in (recorder.operations[:reading], steps))
         self.constants = torch.cat([torch.zeros(16), *recorder.constants, torch.zeros(16)])

@@ -136,9 +136,15 @@ def pack(module: nn.Module, *, keep: bool = False, spare: tuple[nn.Module, ...] 
 
 
 def weight_bytes(module: nn.Module) -> int:
-    """Memory of a module's weights, plain and packed; shared ones count once."""
-    packed = [part.packed for part in module.modules() if isinstance(part, Packed)]
-    return sum(one.numel() * one.element_size() for one in [*module.parameters(), *module.buffers(), *packed])
+    """Memory of a module's weights, plain and packed, and of what its parts name as their ``copies()``.
+
+    Shared ones count once.
+    """
+    found = [*module.parameters(), *module.buffers()]
+    for part in module.modules():
+        found += [part.packed] if isinstance(part, Packed) else []
+        found += part.copies() if hasattr(part, "copies") else []  # type: ignore[operator]
+    return sum(one.numel() * one.element_size() for one in {id(one): one for one in found}.values())
 
 
 def _alike(layers: list[nn.Linear]) -> bool:
