@@ -18,6 +18,7 @@ from semiar.compare.config import DRAFTERS, STUDIES, BudgetSettings, CompareConf
 from semiar.compare.grid import Cell, cells
 from semiar.compare.run import ROWS, read_rows, trained_as
 from semiar.errors import ConfigError
+from semiar.training.config import LossSettings, TrainConfig
 
 
 def test_every_cell_has_a_row_and_a_failure_costs_only_its_own(rows: list[dict[str, Any]]) -> None:
@@ -109,6 +110,35 @@ def test_joint_and_after_serve_the_same_target(
     assert "draft weight 0.9" in page and "studies" in told
 
 
+def test_the_joint_run_makes_the_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One adapter per task, not two, unless the draft loss shaped it; what is there is kept, whatever comes next."""
+    asked: list[str] = []
+
+    def learn(config: CompareConfig, cell: Cell, folder: Path, adapter: str, console: Console) -> None:
+        asked.append(cell.key)
+        folder.mkdir(parents=True)
+        (folder / "run.yaml").touch()
+
+    def lora(one: TrainConfig, console: Console) -> None:
+        asked.append(one.mode)
+        Path(one.out).mkdir(parents=True)
+        (Path(one.out) / "run.yaml").touch()
+
+    monkeypatch.setattr(run, "_learned", learn)
+    monkeypatch.setattr(run, "_finished", lora)
+    task, console = TaskSettings("sql"), Console(quiet=True)
+    both = CompareConfig("m", str(tmp_path / "a"), tasks=[task], studies=["main", "joint"])
+    joint = str(tmp_path / "a" / "cells" / "joint-sql-semi-mode=joint-0")
+    assert [run.target_of(one, task, console) for one in (both, replace(both, studies=["main"]))] == [joint, joint]
+    assert asked == ["joint-sql-semi-mode=joint-0"]
+    assert run.target_of(both, TaskSettings("sql", adapter="mine"), console) == "mine"
+    shaped = replace(both, out=str(tmp_path / "b"), loss=LossSettings(detach_hidden=False))
+    alone = replace(both, out=str(tmp_path / "c"), studies=["main"])
+    for one in (shaped, alone, replace(alone, studies=["main", "joint"])):
+        assert run.target_of(one, task, console) == str(Path(one.out) / "targets" / "sql")
+    assert asked[1:] == ["lora", "lora"]
+
+
 def test_a_drafter_of_the_base_model_learns_from_what_that_model_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,6 +160,12 @@ def test_a_drafter_of_the_base_model_learns_from_what_that_model_writes(
     again = CompareConfig("m", str(tmp_path / "again"))
     assert run.data_of(again, given, Console(quiet=True), base=True).endswith("again/data/sql-base.jsonl")
     assert asked[2:] == [("", str(own))]  # the same prompts
+    fewer: list[int] = []
+    monkeypatch.setattr(run, "regenerate", lambda adapter, settings, console: fewer.append(settings.limit))
+    few = CompareConfig("m", str(tmp_path / "few"), budget=BudgetSettings(rows=50, base_rows=10, eval_samples=4))
+    for base in (False, True):
+        run.data_of(few, made, Console(quiet=True), base=base)
+    assert fewer == [54, 14]
     kept = replace(again, budget=BudgetSettings(regenerate=False))
     assert run.data_of(kept, made, Console(quiet=True), base=True) == "sql" and len(asked) == 3
 

@@ -24,6 +24,8 @@ DRAFTERS: dict[str, dict[str, Any]] = {
     "eagle": {"architecture": "eagle"},
     "skip": {"architecture": "skip"},
     "skip + h_p": {"architecture": "skip", "options": {"with_h_p": True}},
+    "lookup": {"architecture": "lookup"},
+    "hybrid": {"architecture": "hybrid"},
 }
 
 
@@ -67,13 +69,16 @@ class BudgetSettings:
     eval_samples: int = 32
     """Held-out samples on which teacher-forced acceptance is measured."""
     target_epochs: float = 1.0
-    """Epochs over the rows of a target's adapter that has to be trained first."""
+    """Epochs over the rows of a target's adapter that has to be trained first (if `joint` is studied, its run does)."""
     target_learning_rate: float = 4e-4
     regenerate: bool = True
     """Train on the target's own answers instead of the data's."""
+    base_rows: int = 0
+    """Staleness: prompts that the model as it is answers (slowly: it knows no task's length); 0 = as many as rows."""
 
     def __post_init__(self) -> None:
         at_least(self, rows=2, steps=1, seconds=0, batch_size=1, learning_rate=0, eval_samples=1, target_epochs=0)
+        at_least(self, base_rows=0)
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,8 @@ def _staleness(config: CompareConfig, cell: Cell) -> Iterator[Cell]:
                 yield _of_reference(config, cell, {"made_on": made_on, "measured_on": measured_on})
 
 
-def _joint(config: CompareConfig, cell: Cell) -> Iterator[Cell]:
+def joint_cells(config: CompareConfig, cell: Cell) -> Iterator[Cell]:
+    """The joint run, and the drafter trained after it, in the place of a task and seed that ``cell`` names."""
     for mode in ("joint", "after"):
         yield _of_reference(config, cell, {"mode": mode})
 
@@ -104,5 +105,5 @@ def _rank(config: CompareConfig, cell: Cell) -> Iterator[Cell]:
 
 _STUDIES = {
     "main": _main, "rows": _rows, "vocabulary": _vocabulary, "ablation": _ablation, "count": _count,
-    "staleness": _staleness, "joint": _joint, "lambda": _lambda, "rank": _rank,
+    "staleness": _staleness, "joint": joint_cells, "lambda": _lambda, "rank": _rank,
 }  # fmt: skip

@@ -18,7 +18,7 @@ from semiar.bench.metrics import summarise
 from semiar.bench.run import BenchSettings, run_bench
 from semiar.bench.trace import passes_of, read_trace
 from semiar.compare.config import CompareConfig, TaskSettings
-from semiar.compare.grid import Cell, cells
+from semiar.compare.grid import Cell, cells, joint_cells
 from semiar.compare.memory import peak_bytes, reset_peak
 from semiar.errors import ConfigError
 from semiar.pair import Pair
@@ -229,11 +229,19 @@ def _training(config: CompareConfig, cell: Cell, folder: Path, adapter: str, con
 
 
 def target_of(config: CompareConfig, task: TaskSettings, console: Console) -> str:
-    """The adapter of a task's target; one is trained when none was given."""
+    """The adapter of a task's target; one is trained when none was given.
+
+    Where the joint run is studied and its draft loss does not reach the adapter, that is the target: no second one
+    is trained.
+    """
     if task.adapter:
         return "" if task.adapter == "none" else task.adapter
     folder, budget = Path(config.out) / "targets" / task.name, config.budget
-    if not (folder / "run.yaml").is_file():
+    joint = next(joint_cells(config, Cell("joint", task, "", config.drafter(config.reference), config.seeds[0])))
+    alone, together = ((one / "run.yaml").is_file() for one in (folder, Path(config.out) / "cells" / joint.key))
+    if not alone and (together or "joint" in config.studies) and config.loss.detach_hidden:
+        return str(trained(config, joint, console)[0])
+    if not alone:
         console.rule(f"target of {task.name}")
         optim = OptimSettings(
             per_device_train_batch_size=budget.batch_size, num_train_epochs=budget.target_epochs,
@@ -259,7 +267,8 @@ def data_of(config: CompareConfig, task: TaskSettings, console: Console, *, base
         console.rule(f"answers of the {'model as it is' if base else 'target'}: {task.name}")
         pair = Pair.plain(config.model, LoadSettings(engine=config.measure.engine), adapter=adapter)
         longest = max(LONGEST if base else 0, 2 * task.max_new_tokens)
-        most = config.budget.rows + config.budget.eval_samples
+        budget = config.budget
+        most = budget.eval_samples + ((base and budget.base_rows) or budget.rows)
         settings = RegenerateSettings(task.data, str(path), folder=config.folder, limit=most, max_new_tokens=longest)
         regenerate(pair, settings, console)
         (folder / f"{name}.done").touch()
