@@ -13,10 +13,11 @@ from rich.console import Console
 
 from compare.conftest import recipe
 from semiar.cli import main
-from semiar.compare import run
+from semiar.compare import making
 from semiar.compare.config import DRAFTERS, STUDIES, BudgetSettings, CompareConfig, TaskSettings, preset
 from semiar.compare.grid import Cell, cells
-from semiar.compare.run import ROWS, read_rows, trained_as
+from semiar.compare.making import trained_as
+from semiar.compare.run import ROWS, read_rows
 from semiar.errors import ConfigError
 from semiar.training.config import LossSettings, TrainConfig
 
@@ -124,18 +125,18 @@ def test_the_joint_run_makes_the_target(tmp_path: Path, monkeypatch: pytest.Monk
         Path(one.out).mkdir(parents=True)
         (Path(one.out) / "run.yaml").touch()
 
-    monkeypatch.setattr(run, "_learned", learn)
-    monkeypatch.setattr(run, "_finished", lora)
+    monkeypatch.setattr(making, "_learned", learn)
+    monkeypatch.setattr(making, "_finished", lora)
     task, console = TaskSettings("sql"), Console(quiet=True)
     both = CompareConfig("m", str(tmp_path / "a"), tasks=[task], studies=["main", "joint"])
     joint = str(tmp_path / "a" / "cells" / "joint-sql-semi-mode=joint-0")
-    assert [run.target_of(one, task, console) for one in (both, replace(both, studies=["main"]))] == [joint, joint]
+    assert [making.target_of(one, task, console) for one in (both, replace(both, studies=["main"]))] == [joint, joint]
     assert asked == ["joint-sql-semi-mode=joint-0"]
-    assert run.target_of(both, TaskSettings("sql", adapter="mine"), console) == "mine"
+    assert making.target_of(both, TaskSettings("sql", adapter="mine"), console) == "mine"
     shaped = replace(both, out=str(tmp_path / "b"), loss=LossSettings(detach_hidden=False))
     alone = replace(both, out=str(tmp_path / "c"), studies=["main"])
     for one in (shaped, alone, replace(alone, studies=["main", "joint"])):
-        assert run.target_of(one, task, console) == str(Path(one.out) / "targets" / "sql")
+        assert making.target_of(one, task, console) == str(Path(one.out) / "targets" / "sql")
     assert asked[1:] == ["lora", "lora"]
 
 
@@ -144,30 +145,30 @@ def test_a_drafter_of_the_base_model_learns_from_what_that_model_writes(
 ) -> None:
     """A drafter of the base model that had read the tuned one's answers would be fresh, not stale."""
     asked: list[tuple[str, str]] = []
-    monkeypatch.setattr(run.Pair, "plain", lambda model, load, adapter="": adapter)
-    monkeypatch.setattr(run, "regenerate", lambda adapter, settings, console: asked.append((adapter, settings.data)))
+    monkeypatch.setattr(making.Pair, "plain", lambda model, load, adapter="": adapter)
+    monkeypatch.setattr(making, "regenerate", lambda adapter, settings, console: asked.append((adapter, settings.data)))
     own = tmp_path / "own.jsonl"
     own.touch()
     config = CompareConfig("m", str(tmp_path / "out"))
     made, given = TaskSettings("sql", adapter="lora"), TaskSettings(str(own), adapter="lora", prompts="sql")
     for _ in range(2):  # the second time all of them are there
         names = [
-            Path(run.data_of(config, task, Console(quiet=True), base=base)).name
+            Path(making.data_of(config, task, Console(quiet=True), base=base)).name
             for task, base in ((made, False), (made, True), (given, False))
         ]
     assert names == ["sql.jsonl", "sql-base.jsonl", "own.jsonl"]
     assert asked == [("lora", "sql"), ("", "sql")]
     again = CompareConfig("m", str(tmp_path / "again"))
-    assert run.data_of(again, given, Console(quiet=True), base=True).endswith("again/data/sql-base.jsonl")
+    assert making.data_of(again, given, Console(quiet=True), base=True).endswith("again/data/sql-base.jsonl")
     assert asked[2:] == [("", str(own))]  # the same prompts
     fewer: list[int] = []
-    monkeypatch.setattr(run, "regenerate", lambda adapter, settings, console: fewer.append(settings.limit))
+    monkeypatch.setattr(making, "regenerate", lambda adapter, settings, console: fewer.append(settings.limit))
     few = CompareConfig("m", str(tmp_path / "few"), budget=BudgetSettings(rows=50, base_rows=10, eval_samples=4))
     for base in (False, True):
-        run.data_of(few, made, Console(quiet=True), base=base)
+        making.data_of(few, made, Console(quiet=True), base=base)
     assert fewer == [54, 14]
     kept = replace(again, budget=BudgetSettings(regenerate=False))
-    assert run.data_of(kept, made, Console(quiet=True), base=True) == "sql" and len(asked) == 3
+    assert making.data_of(kept, made, Console(quiet=True), base=True) == "sql" and len(asked) == 3
 
 
 def test_studies_vary_what_they_say() -> None:

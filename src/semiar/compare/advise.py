@@ -15,7 +15,8 @@ from semiar.compare.advice import Advice, show
 from semiar.compare.choice import Heads, Length, choose
 from semiar.compare.config import BudgetSettings, CompareConfig, MeasureSettings, TaskSettings
 from semiar.compare.grid import cells
-from semiar.compare.run import run_compare, trained
+from semiar.compare.making import trained
+from semiar.compare.run import run_compare
 from semiar.compare.statistics import Row
 from semiar.compare.vocabulary import measure_heads
 from semiar.data.batches import prepare
