@@ -18,6 +18,7 @@ from semiar.compare.config import DRAFTERS, STUDIES, BudgetSettings, CompareConf
 from semiar.compare.grid import Cell, cells
 from semiar.compare.making import trained_as
 from semiar.compare.run import ROWS, read_rows
+from semiar.compare.table import prediction_errors
 from semiar.errors import ConfigError
 from semiar.training.config import LossSettings, TrainConfig
 
@@ -35,6 +36,19 @@ def test_every_cell_has_a_row_and_a_failure_costs_only_its_own(rows: list[dict[s
             assert row["train"]["rows"] == 12 and row["train"]["train_runtime"] > 0 and row["parameters"] > 0
             assert row["peak_bytes"] > 1e6 and row["held_out"]["acceptance_length"] >= 1
     assert {row["measured"]["num_speculative_tokens"] for row in rows if row["study"] == "count"} == {1, 2}
+
+
+def test_what_is_measured_alike_is_measured_once(folder: Path, rows: list[dict[str, Any]]) -> None:
+    """The reference at the K of all, on the tuned target, is in three studies; nothing else is shared."""
+    same = {row["key"]: row["same_as"] for row in rows if "same_as" in row}
+    assert same == dict.fromkeys(
+        ("staleness-sums-semi-made_on=tuned-measured_on=tuned-0", "count-sums-semi-count=2-0"), "main-sums-semi-0"
+    )
+    by_key = {row["key"]: row for row in rows}
+    for key, source in same.items():
+        assert by_key[key]["measured"] == by_key[source]["measured"]
+        assert not (folder / "traces" / f"{key}.jsonl").exists()
+    assert len(prediction_errors(rows)) <= len([row for row in rows if "error" not in row]) - len(same)
 
 
 def test_states_are_computed_once_for_all_drafters(folder: Path) -> None:

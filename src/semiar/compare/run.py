@@ -17,7 +17,7 @@ from semiar.bench.run import BenchSettings, run_bench
 from semiar.bench.trace import passes_of, read_trace
 from semiar.compare.config import CompareConfig
 from semiar.compare.grid import Cell, cells
-from semiar.compare.making import trained
+from semiar.compare.making import trained, trained_as
 from semiar.compare.memory import peak_bytes, reset_peak
 from semiar.errors import ConfigError
 from semiar.pair import Pair
@@ -39,10 +39,28 @@ def run_compare(config: CompareConfig, console: Console) -> list[dict[str, Any]]
         if cell.key in done:
             continue
         console.rule(f"{number}/{len(wanted)}  {cell.key}")
-        row = _guarded(config, cell, console)
+        row = _guarded(config, cell, console, measured(config, wanted, rows))
         rows = [one for one in rows if one["key"] != cell.key] + [row]
         _append(folder, row)
     return rows
+
+
+def measured(
+    config: CompareConfig, wanted: Sequence[Cell], rows: Sequence[dict[str, Any]]
+) -> dict[Any, dict[str, Any]]:
+    """Rows by what was measured: studies that share a pair, a target and K share the measurement, too."""
+    found = {row["key"]: row for row in rows if "error" not in row and "same_as" not in row}
+    return {_measurement(config, cell): found[cell.key] for cell in wanted if cell.key in found}
+
+
+def _measurement(config: CompareConfig, cell: Cell) -> tuple[str, str, int]:
+    """What tells one measurement from another: the pair, the target, and K (0 = the drafter's own)."""
+    return trained_as(config, cell).key, cell.point.get("measured_on", "tuned"), _count(config, cell)
+
+
+def _count(config: CompareConfig, cell: Cell) -> int:
+    usual = 0 if config.measure.own_count else config.num_speculative_tokens
+    return int(cell.point.get("count", usual))
 
 
 def read_rows(folder: Path) -> list[dict[str, Any]]:
@@ -81,13 +99,16 @@ def _same_comparison(folder: Path, config: CompareConfig) -> None:
     note.write_text(json.dumps(same, indent=2))
 
 
-def _guarded(config: CompareConfig, cell: Cell, console: Console) -> dict[str, Any]:
-    """The cell's row; when it fails, a row that says why."""
+def _guarded(config: CompareConfig, cell: Cell, console: Console, known: dict[Any, dict[str, Any]]) -> dict[str, Any]:
+    """The cell's row, with the figures of one `measured` alike where there is one; when it fails, the reason."""
     about = {
         "key": cell.key, "study": cell.study, "task": cell.task.name, "drafter": cell.drafter, "seed": cell.seed,
         "point": cell.point, "settings": asdict(cell.settings),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }  # fmt: skip
+    if same := known.get(_measurement(config, cell)):
+        console.print(f"measured as {same['key']}")
+        return about | {name: value for name, value in same.items() if name not in about} | {"same_as": same["key"]}
     try:
         return about | run_cell(config, cell, console)
     except Exception as error:  # whatever it is, the other cells go on
@@ -102,10 +123,9 @@ def run_cell(config: CompareConfig, cell: Cell, console: Console) -> dict[str, A
     reset_peak()
     trace = Path(config.out) / "traces" / f"{cell.key}.jsonl"
     measure, task = config.measure, cell.task
-    count = cell.point.get("count", 0 if measure.own_count else config.num_speculative_tokens)
     settings = BenchSettings(
         task=task.source, folder=config.folder, prompts=measure.prompts, max_new_tokens=task.max_new_tokens,
-        temperature=measure.temperature, num_speculative_tokens=count,
+        temperature=measure.temperature, num_speculative_tokens=_count(config, cell),
     )  # fmt: skip
     run_bench(pair, settings, trace, None, console)
     read = read_trace(trace)

@@ -150,10 +150,10 @@ def advice(rows: Sequence[Row]) -> Iterator[tuple[str, str, str]]:
 
 
 def prediction_errors(rows: Sequence[Row]) -> list[float]:
-    """Predicted over measured speed-up, - 1, of every cell; without the prompt."""
+    """Predicted over measured speed-up, - 1, of every measurement; without the prompt."""
     found = []
     for row in rows:
-        if "error" in row or not row["measured"]["prediction"]["speedup"]:
+        if "error" in row or "same_as" in row or not row["measured"]["prediction"]["speedup"]:
             continue
         found.append(row["measured"]["prediction"]["speedup"] / row["measured"]["speed"]["speedup_without_prefill"] - 1)
     return found
