@@ -74,6 +74,9 @@ def test_how_markovian_a_task_is() -> None:
     assert verdicts(*swapped)["C3"] == NO
     told = {task: text for task, what, text in advice([*sql, *chats]) if "Markovianity" in what}
     assert "Medusa is enough" in told["sql"] and "recent tokens matter" in told["samsum"]
+    copier = row("semi", "sql", 5.0)
+    (more,) = [text for _, what, text in advice([*sql, copier]) if "Markovianity" in what]
+    assert "semi beats Medusa" in more and "enough" not in more
 
 
 def test_who_leads() -> None:

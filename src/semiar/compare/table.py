@@ -129,6 +129,14 @@ def _leaders(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
         yield "best semi-autoregressive over best other trained (speed-up, - 1)", f"{names}: {margin}"
 
 
+def _enough(rows: Sequence[Row]) -> str:
+    """What follows where drafted tokens alone gain nothing: Medusa, unless a drafter that sees more is faster."""
+    first, medusa = fastest(rows), [row for row in rows if row["study"] == "main" and row["drafter"] == "medusa"]
+    if first and difference(first, medusa, speedup, relative=True).low > MATTERS:
+        return f"drafted tokens alone add little here; {first[0]['drafter']} beats Medusa by what else it sees"
+    return "Medusa is enough here"
+
+
 def advice(rows: Sequence[Row]) -> Iterator[tuple[str, str, str]]:
     """For every task: what the comparison says to do, and the figure behind it."""
     good = [row for row in rows if "error" not in row]
@@ -140,7 +148,7 @@ def advice(rows: Sequence[Row]) -> Iterator[tuple[str, str, str]]:
         if gain.value == gain.value:
             told = (
                 "recent tokens matter: read the drafted tokens" if gain.low > MATTERS
-                else "Medusa is enough here" if gain.high < MATTERS else "reading drafted tokens may pay; measure more"
+                else _enough(here) if gain.high < MATTERS else "reading drafted tokens may pay; measure more"
             )  # fmt: skip
             yield task, "Markovianity (tokens per pass over Medusa's, - 1)", f"{gain}: {told}"
         lost = staleness(here)
