@@ -77,8 +77,10 @@ class BudgetSettings:
     """Staleness: prompts that the model as it is answers (slowly: it knows no task's length); 0 = as many as rows."""
 
     def __post_init__(self) -> None:
-        at_least(self, rows=2, steps=1, seconds=0, batch_size=1, learning_rate=0, eval_samples=1, target_epochs=0)
-        at_least(self, base_rows=0)
+        at_least(
+            self, rows=2, steps=1, seconds=0, batch_size=1, learning_rate=0, eval_samples=1,
+            target_epochs=0, base_rows=0,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

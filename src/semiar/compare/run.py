@@ -34,23 +34,20 @@ def run_compare(config: CompareConfig, console: Console) -> list[dict[str, Any]]
     rows = read_rows(folder)
     done = {row["key"] for row in rows if "error" not in row}
     wanted = cells(config)
+    own = {row["key"]: row for row in rows if row["key"] in done and "same_as" not in row}
+    known = {_measurement(config, cell): own[cell.key] for cell in wanted if cell.key in own}
     console.print(f"{len(wanted)} cells, {sum(cell.key in done for cell in wanted)} of them done, in {folder}")
     for number, cell in enumerate(wanted, 1):
         if cell.key in done:
             continue
         console.rule(f"{number}/{len(wanted)}  {cell.key}")
-        row = _guarded(config, cell, console, measured(config, wanted, rows))
+        what = _measurement(config, cell)
+        row = _shared(cell, known[what], console) if what in known else _guarded(config, cell, console)
+        if "error" not in row:
+            known.setdefault(what, row)
         rows = [one for one in rows if one["key"] != cell.key] + [row]
         _append(folder, row)
     return rows
-
-
-def measured(
-    config: CompareConfig, wanted: Sequence[Cell], rows: Sequence[dict[str, Any]]
-) -> dict[Any, dict[str, Any]]:
-    """Rows by what was measured: studies that share a pair, a target and K share the measurement, too."""
-    found = {row["key"]: row for row in rows if "error" not in row and "same_as" not in row}
-    return {_measurement(config, cell): found[cell.key] for cell in wanted if cell.key in found}
 
 
 def _measurement(config: CompareConfig, cell: Cell) -> tuple[str, str, int]:
@@ -99,16 +96,24 @@ def _same_comparison(folder: Path, config: CompareConfig) -> None:
     note.write_text(json.dumps(same, indent=2))
 
 
-def _guarded(config: CompareConfig, cell: Cell, console: Console, known: dict[Any, dict[str, Any]]) -> dict[str, Any]:
-    """The cell's row, with the figures of one `measured` alike where there is one; when it fails, the reason."""
-    about = {
+def _about(cell: Cell) -> dict[str, Any]:
+    """What a row says of its cell."""
+    return {
         "key": cell.key, "study": cell.study, "task": cell.task.name, "drafter": cell.drafter, "seed": cell.seed,
         "point": cell.point, "settings": asdict(cell.settings),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }  # fmt: skip
-    if same := known.get(_measurement(config, cell)):
-        console.print(f"measured as {same['key']}")
-        return about | {name: value for name, value in same.items() if name not in about} | {"same_as": same["key"]}
+
+
+def _shared(cell: Cell, same: dict[str, Any], console: Console) -> dict[str, Any]:
+    """The cell's row with the figures of one that measured the same pair on the same target at the same K."""
+    console.print(f"measured as {same['key']}")
+    return same | _about(cell) | {"same_as": same["key"]}
+
+
+def _guarded(config: CompareConfig, cell: Cell, console: Console) -> dict[str, Any]:
+    """The cell's row; when it fails, a row that says why."""
+    about = _about(cell)
     try:
         return about | run_cell(config, cell, console)
     except Exception as error:  # whatever it is, the other cells go on

@@ -38,6 +38,10 @@ class Packed(nn.Module):
         self.weight = weight if keep else None
         self.bias = bias
 
+    def copies(self) -> list[Tensor]:
+        """What decoding keeps beside the weights."""
+        return [self.packed]
+
     def _save_to_state_dict(self, *arguments: Any, **options: Any) -> None:
         if self.weight is None:
             raise given_up()
@@ -136,13 +140,9 @@ def pack(module: nn.Module, *, keep: bool = False, spare: tuple[nn.Module, ...] 
 
 
 def weight_bytes(module: nn.Module) -> int:
-    """Memory of a module's weights, plain and packed, and of what its parts name as their ``copies()``.
-
-    Shared ones count once.
-    """
+    """Memory of a module's weights and of what its parts name as their ``copies()``; shared ones count once."""
     found = [*module.parameters(), *module.buffers()]
     for part in module.modules():
-        found += [part.packed] if isinstance(part, Packed) else []
         found += part.copies() if hasattr(part, "copies") else []  # type: ignore[operator]
     return sum(one.numel() * one.element_size() for one in {id(one): one for one in found}.values())
 
