@@ -1,6 +1,6 @@
 """semiar against what one would use instead, on the same prompts, interleaved, texts compared.
 
-    python benchmarks/peers.py RUN --task sql --folder DATA [--prompts 20] [--max_new_tokens 96]
+    python benchmarks/peers.py RUN --data sql --data.folder DATA [--data.limit 20] [--max_new_tokens 96]
         [--peers native packed hf hf-lookup hf-compiled vllm vllm-ngram llama.cpp] [--openai NAME=URL ...]
         [--temperature 0] [--environments runs/peers/environments]
 
@@ -40,12 +40,13 @@ from servers import RECIPES, running
 from transformers import AutoModelForCausalLM
 from ways import Answer, Ids, Way, compiled_way, hf_way, in_turn, semiar_way, server_way
 
-from semiar import api
 from semiar.core.sampling import Sampling
 from semiar.data.chat import ChatRenderer
 from semiar.data.tasks.registry import load_any
 from semiar.errors import SemiarError
-from semiar.targets import LoadSettings, load_tokenizer
+from semiar.pair import Pair
+from semiar.settings import DataSource, Load
+from semiar.targets import load_tokenizer
 
 ENGINES = ("native", "packed", "compiled", "eager")
 LOCAL = (*ENGINES, "hf", "hf-lookup", "hf-early-exit", "hf-compiled")
@@ -57,7 +58,7 @@ def merged_model(options: argparse.Namespace) -> Path:
     newest = max((file.stat().st_mtime_ns for file in run.glob("*.safetensors")), default=0)
     merged, source, state = work / "merged", work / "merged.txt", f"{run} {newest}\n"
     if not source.is_file() or source.read_text() != state:
-        plain = api.Pair.load(options.run, LoadSettings(engine="eager"))
+        plain = Pair.load(options.run, Load(engine="eager"))
         plain.target.lm.save_pretrained(merged)
         plain.tokenizer.save_pretrained(merged)
         merged.with_suffix(".gguf").unlink(missing_ok=True)
@@ -65,19 +66,19 @@ def merged_model(options: argparse.Namespace) -> Path:
     return merged
 
 
-def ways_of(options: argparse.Namespace, sampling: Sampling, longest: int) -> tuple[dict[str, Way], api.Pair]:
+def ways_of(options: argparse.Namespace, sampling: Sampling, longest: int) -> tuple[dict[str, Way], Pair]:
     """The peers in this process by name, semiar's plain path of the first engine first."""
     engines = [name for name in options.peers if name in ENGINES] or ["native"]
     most = options.max_new_tokens
     ways: dict[str, Way] = {}
     pairs = {}
     for engine in engines:
-        pairs[engine] = api.Pair.load(options.run, LoadSettings(engine=engine))
+        pairs[engine] = Pair.load(options.run, Load(engine=engine))
         ways[f"semiar {engine}, plain"] = semiar_way(pairs[engine], 0, most, sampling)
         ways[f"semiar {engine}, speculative"] = semiar_way(
             pairs[engine], options.num_speculative_tokens, most, sampling
         )
-    first: api.Pair = pairs[engines[0]]
+    first: Pair = pairs[engines[0]]
     ends = list(first.limits(1).end_ids)
     if any(name.startswith("hf") for name in options.peers):
         model: Any = AutoModelForCausalLM.from_pretrained(merged_model(options), dtype=torch.bfloat16).eval()
@@ -140,9 +141,9 @@ def parsed() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run")
-    parser.add_argument("--task", default="sql")
-    parser.add_argument("--folder", default="")
-    parser.add_argument("--prompts", type=int, default=20)
+    parser.add_argument("--data", default="sql")
+    parser.add_argument("--data.folder", dest="folder", default="")
+    parser.add_argument("--data.limit", dest="prompts", type=int, default=20)
     parser.add_argument("--max_new_tokens", type=int, default=96)
     parser.add_argument("--num_speculative_tokens", type=int, default=None)
     parser.add_argument("--temperature", type=float, default=0.0)
@@ -160,7 +161,7 @@ def main() -> None:
     console = Console()
     sampling = Sampling(options.temperature)
     renderer = ChatRenderer(load_tokenizer(options.run))
-    records = load_any(options.task, "test", options.folder or None, options.prompts, 0).records
+    records = load_any(DataSource(options.data, "test", options.folder, options.prompts), 0).records
     prompts = [renderer.prompt(record.prompt_messages) for record in records]
     most, longest = options.max_new_tokens, max(map(len, prompts))
     ways, pair = ways_of(options, sampling, longest)
@@ -172,7 +173,7 @@ def main() -> None:
         for entry in options.openai:
             name, _, url = entry.partition("=")
             ways[name] = server_way(url, options.served_model or str(merged), ends, most, sampling)
-        title = f"{options.task}, {len(prompts)} prompts, T = {options.temperature}, {torch.get_num_threads()} threads"
+        title = f"{options.data}, {len(prompts)} prompts, T = {options.temperature}, {torch.get_num_threads()} threads"
         table = measure(ways, prompts, pair.tokenizer, console, title)
     console.print(table)
 

@@ -1,7 +1,8 @@
 """How speed and memory grow with the batch and with the length of the text.
 
-    python benchmarks/scaling.py RUN --task sql --folder DATA [--batches 1 2 4 8 16] [--lengths 128 512 1024 2048 4096]
-        [--prompts 32] [--max_new_tokens 64] [--engine auto]
+    python benchmarks/scaling.py RUN --data sql --data.folder DATA [--batches 1 2 4 8 16]
+        [--lengths 128 512 1024 2048 4096]
+        [--data.limit 32] [--max_new_tokens 64] [--load.engine auto]
 
 First table: tokens per second at each batch size, plain and with the K that the speed model picks from costs measured
 at the numbers of rows in work (0 = speculation does not pay); rows join as others finish, and K follows their number.
@@ -21,16 +22,17 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from semiar import api
-from semiar.bench.calibrate import choose_counts
 from semiar.core.sampling import Sampling
 from semiar.data.tasks.registry import load_any
 from semiar.decoding import decode
-from semiar.targets import LoadSettings, Target
-from semiar.targets.packed import Packed, weight_bytes
+from semiar.decoding.calibrate import choose_counts
+from semiar.pair import Pair
+from semiar.settings import DataSource, Load
+from semiar.targets import Target
+from semiar.targets.engines.packed import Packed, weight_bytes
 
 
-def throughput(pair: api.Pair, prompts: list[list[int]], count: Any, rows: int, most: int) -> float:
+def throughput(pair: Pair, prompts: list[list[int]], count: Any, rows: int, most: int) -> float:
     """Tokens per second, prompts included."""
     begin, tokens = perf_counter(), 0
     for step in decode(
@@ -40,7 +42,7 @@ def throughput(pair: api.Pair, prompts: list[list[int]], count: Any, rows: int, 
     return tokens / (perf_counter() - begin)
 
 
-def batches(pair: api.Pair, prompts: list[list[int]], sizes: list[int], most: int, rounds: int) -> Table:
+def batches(pair: Pair, prompts: list[list[int]], sizes: list[int], most: int, rounds: int) -> Table:
     """The first table."""
     table = Table(title=f"throughput, {len(prompts)} prompts, medians of {rounds} interleaved rounds")
     for column in ("batch", "plain tokens/s", "K chosen", "speculative tokens/s", "ratio"):
@@ -66,7 +68,7 @@ def bytes_of_a_pass(target: Target) -> int:
 
 
 @torch.inference_mode()
-def lengths(pair: api.Pair, sizes: list[int]) -> Table:
+def lengths(pair: Pair, sizes: list[int]) -> Table:
     """The second table."""
     target, count = pair.target, pair.drafter.settings.num_speculative_tokens + 1
     weights = torch.zeros(bytes_of_a_pass(target) // 4, device=target.device)
@@ -111,19 +113,19 @@ def main() -> None:
     """Parse, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run")
-    parser.add_argument("--task", default="sql")
-    parser.add_argument("--folder", default="")
+    parser.add_argument("--data", default="sql")
+    parser.add_argument("--data.folder", dest="folder", default="")
     parser.add_argument("--batches", type=int, nargs="*", default=[1, 2, 4, 8, 16])
     parser.add_argument("--lengths", type=int, nargs="*", default=[128, 512, 1024, 2048, 4096])
-    parser.add_argument("--prompts", type=int, default=32)
+    parser.add_argument("--data.limit", dest="prompts", type=int, default=32)
     parser.add_argument("--max_new_tokens", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--engine", default="auto")
+    parser.add_argument("--load.engine", dest="engine", default="auto")
     options = parser.parse_args()
     console = Console()
-    pair: api.Pair = api.Pair.load(options.run, LoadSettings(engine=options.engine))  # type: ignore[assignment]
+    pair = Pair.load(options.run, Load(engine=options.engine))
     pair.target.expect(pair.drafter.settings.num_speculative_tokens + 1)
-    records = load_any(options.task, "test", options.folder or None, options.prompts, 0).records
+    records = load_any(DataSource(options.data, "test", options.folder, options.prompts), 0).records
     prompts = [pair.encode(record.prompt_messages) for record in records]
     console.print(f"engine {pair.target.engine}, {torch.get_num_threads()} threads, {pair.target.dtype}")
     if options.lengths:

@@ -51,7 +51,7 @@ def vllm_command(*options: str) -> Callable[[Job], list[str]]:
     def command(job: Job) -> list[str]:
         return [
             str(job.environment / "bin" / "python"), "-m", "vllm.entrypoints.openai.api_server",
-            "--model", str(job.model), "--dtype", "bfloat16", "--enforce-eager",
+            "--model", str(job.model), "--load.dtype", "bfloat16", "--enforce-eager",
             "--host", "127.0.0.1", "--port", str(job.port), "--max-model-len", str(job.length),
             "--max-num-seqs", "1", "--no-enable-prefix-caching", "--generation-config", "vllm", "--disable-log-stats",
             *options,

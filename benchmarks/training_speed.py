@@ -1,6 +1,6 @@
 """Tokens per second of training: LoRA alone, joint, and the drafter after it (online and on cached states).
 
-    python benchmarks/training_speed.py --model MODEL --data sql --folder DATA [--small_lm context] [--steps 8]
+    python benchmarks/training_speed.py --model MODEL --data sql --data.folder DATA [--small_lm context] [--steps 8]
         [--kinds lora joint] [--padded]
 
 All kinds of step run on the same batches, interleaved; with `--padded` each of them once more with padded passes of the
@@ -24,9 +24,10 @@ from typing import Any
 
 from rich.console import Console
 
-from semiar.drafters import DrafterSettings
+from semiar.drafters import drafter_settings
+from semiar.settings import DataSource, Training
 from semiar.targets import load_tokenizer
-from semiar.training.config import DataSettings, OptimSettings, TrainConfig
+from semiar.training.config import TrainConfig
 from semiar.training.prepare import build_pair, load_samples
 from semiar.training.run import arguments, make_trainer
 from semiar.training.states import Examples, cache_states
@@ -40,7 +41,7 @@ def trainer_of(config: TrainConfig, kind: str, folder: Path) -> tuple[Any, list[
     """A trainer of this kind with its optimiser, and the batches it would see first."""
     mode, cached = KINDS[kind.removesuffix(PADDED)]
     work = folder / kind.replace(" ", "-")
-    config = replace(config, mode=mode, optim=replace(config.optim, padding_free=not kind.endswith(PADDED)))
+    config = replace(config, mode=mode, training=replace(config.training, padding_free=not kind.endswith(PADDED)))
     console = Console(quiet=True)
     tokenizer = load_tokenizer(config.model)
     samples = load_samples(config, tokenizer, console)
@@ -53,7 +54,7 @@ def trainer_of(config: TrainConfig, kind: str, folder: Path) -> tuple[Any, list[
         examples = Examples(
             examples, cache_states(pair.target, examples, pair.drafter.layers, work / "states", "bench")
         )
-    size = config.optim.per_device_train_batch_size
+    size = config.training.per_device_train_batch_size
     whole = range(0, len(examples) - size + 1, size)
     return trainer, [trainer.data_collator([examples[j] for j in range(i, i + size)]) for i in whole]
 
@@ -75,7 +76,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--model", required=True)
     options.add_argument("--data", default="sql")
-    options.add_argument("--folder", default="")
+    options.add_argument("--data.folder", dest="folder", default="")
     options.add_argument("--small_lm", default="context")
     options.add_argument("--count", type=int, default=5, help="K")
     options.add_argument("--steps", type=int, default=8)
@@ -88,11 +89,12 @@ def main() -> None:
     chosen = options.parse_args()
     config = TrainConfig(
         model=chosen.model,
-        data=chosen.data,
+        data=DataSource(chosen.data, folder=chosen.folder, limit=8 * (chosen.steps + 2)),
         out="",
-        drafter=DrafterSettings(small_lm=chosen.small_lm, num_speculative_tokens=chosen.count),
-        optim=OptimSettings(load_best_model_at_end=False),
-        samples=DataSettings(folder=chosen.folder, limit=8 * (chosen.steps + 2), eval_samples=8),
+        drafter=drafter_settings(
+            {"architecture": "semi", "small_lm": chosen.small_lm, "num_speculative_tokens": chosen.count}
+        ),
+        training=Training(load_best_model_at_end=False, eval_samples=8),
     )
     with tempfile.TemporaryDirectory() as folder:
         kinds = [kind + end for kind in chosen.kinds for end in (("", PADDED) if chosen.padded else ("",))]

@@ -14,10 +14,10 @@ from environments import PeerError
 from servers import Server
 from transformers import StaticCache
 
-from semiar import api
 from semiar.core.sampling import Sampling
 from semiar.decoding import decode
 from semiar.decoding.text import generator
+from semiar.pair import Pair
 
 Ids = list[int]
 
@@ -33,7 +33,7 @@ class Answer:
 Way = Callable[[Ids], Ids | Answer]
 
 
-def semiar_way(pair: api.Pair, count: int | None, most: int, sampling: Sampling) -> Way:
+def semiar_way(pair: Pair, count: int | None, most: int, sampling: Sampling) -> Way:
     """semiar's loop with this K; None = the drafter's own."""
 
     def run(prompt: Ids) -> Ids:

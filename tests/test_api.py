@@ -10,9 +10,9 @@ import torch
 from kit.models import pair_folder
 
 import semiar
-from semiar.core.sampling import Sampling
 from semiar.data.samples import Message
 from semiar.errors import ConfigError, DataError, SourceNotFound
+from semiar.settings import Decoding
 
 QUESTIONS = ["How are you?", "What is 2 + 2?", "naïve 😀"]
 
@@ -90,8 +90,8 @@ def test_where_answers_end(pair: semiar.Pair) -> None:
 
 
 def test_a_completion_says_how_it_came_about(pair: semiar.Pair) -> None:
-    done = pair.complete(QUESTIONS[:2], max_new_tokens=16, sampling=Sampling(0.7), seed=3, rule="block")
-    again = pair.complete(QUESTIONS[:2], max_new_tokens=16, sampling=Sampling(0.7), seed=3, rule="block")
+    asked = Decoding(0.7, max_new_tokens=16, seed=3, rule="block")
+    done, again = (pair.complete(QUESTIONS[:2], asked) for _ in range(2))
     for one, other in zip(done, again, strict=True):
         assert one == other
         assert sum(one.emitted) == len(one.token_ids) <= 16 and one.finish_reason in ("stop", "length")

@@ -17,12 +17,12 @@ from semiar.cli import main
 from semiar.core.draft import Plan
 from semiar.decoding import Limits, decode
 from semiar.errors import ConfigError, PairError, SourceNotFound
-from semiar.importing.run import ImportSettings, import_drafter
+from semiar.importing import ImportSettings, import_drafter
 from semiar.pair import Pair
-from semiar.targets import LoadSettings
+from semiar.settings import Load
 
 H, K = 32, 3
-FLOAT = LoadSettings("float32", "cpu", engine="eager")
+FLOAT = Load("float32", "cpu", engine="eager")
 Tensors = dict[str, Tensor]
 Formula = Callable[[Tensors, Tensor, list[Tensor]], Tensor]  # of h_t and e(d_1)..e(d_k) the logits of step k
 
@@ -33,7 +33,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def rows(base: Path) -> int:
-    return Pair.plain(str(base), FLOAT).target.vocab_size
+    return Pair.load(str(base), FLOAT).target.vocab_size
 
 
 def residual(x: Tensor, tensors: Tensors, name: str) -> Tensor:
@@ -150,7 +150,7 @@ def test_what_cannot_be_imported(base: Path, tmp_path: Path) -> None:
         run(tmp_path, count=2)
     with pytest.raises(PairError, match="hydra_mlp"):
         run(tmp_path, "hydra")
-    with pytest.raises(ConfigError, match="medusa, hydra"):
+    with pytest.raises(ConfigError, match="one of eagle, hybrid, hydra"):
         run(tmp_path, "lookahead")
     torch.save({n: v for n, v in tensors.items() if n != "1.1.linear.bias"}, tmp_path / "medusa.pt")
     with pytest.raises(PairError, match=r"1\.1\.linear\.bias"):

@@ -17,15 +17,15 @@ from torch.nn import functional as F
 from semiar.cli import main
 from semiar.core.draft import Plan
 from semiar.errors import PairError
-from semiar.importing.run import ImportSettings, import_drafter
+from semiar.importing import ImportSettings, import_drafter
 from semiar.pair import Pair
-from semiar.targets import LoadSettings
+from semiar.settings import Load
 
 SIZE, HEADS, SHARED, INNER, COUNT = 32, 4, 2, 40, 3
 WIDTH = SIZE // HEADS
 THETA, EPSILON = 500.0, 2.0  # of the target; far from the usual ones, so that others would be seen
 LAYER = "layers.0"
-DOUBLE = LoadSettings("float64", "cpu", engine="eager")
+DOUBLE = Load("float64", "cpu", engine="eager")
 Tensors = dict[str, Tensor]
 
 
@@ -49,7 +49,7 @@ def checkpoint(base: Path) -> Tensors:
         f"{LAYER}.mlp.down_proj.weight": (SIZE, INNER),
     }  # fmt: skip
     tensors = {name: torch.randn(shape, generator=rng) * 0.3 for name, shape in shapes.items()}
-    embedding = Pair.plain(str(base), DOUBLE).target.embedding.detach()
+    embedding = Pair.load(str(base), DOUBLE).target.embedding.detach()
     return tensors | {"embed_tokens.weight": embedding.bfloat16(), f"{LAYER}.rotary_emb.inv_freq": torch.ones(4)}
 
 

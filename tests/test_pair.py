@@ -20,11 +20,12 @@ from safetensors.torch import load_file, save_file
 
 from semiar.drafters import NoDrafter, build_drafter
 from semiar.errors import PairError, SourceNotFound
-from semiar.pair import Pair, fingerprint
-from semiar.targets import LoadSettings
+from semiar.pair import Pair
+from semiar.pair.files import fingerprint
+from semiar.settings import Load
 
-MERGED = LoadSettings("float32", "cpu")
-UNMERGED = LoadSettings("float32", "cpu", merge=False)
+MERGED = Load("float32", "cpu")
+UNMERGED = Load("float32", "cpu", merge=False)
 PROMPTS = prompts_of(250, [5, 11])
 
 
@@ -90,7 +91,7 @@ def test_the_adapter_loads_with_peft_alone(original: Path) -> None:
 
 
 @pytest.mark.parametrize("settings", [MERGED, UNMERGED], ids=["merged", "unmerged"])
-def test_a_loaded_pair_can_be_saved_again(original: Path, tmp_path: Path, settings: LoadSettings) -> None:
+def test_a_loaded_pair_can_be_saved_again(original: Path, tmp_path: Path, settings: Load) -> None:
     Pair.load(original, settings).save(tmp_path / "again")
     assert answers(Pair.load(tmp_path / "again", UNMERGED)) == answers(Pair.load(original, UNMERGED))
     first, second = (load_file(place / "adapter_model.safetensors") for place in (original, tmp_path / "again"))
@@ -107,14 +108,14 @@ def test_saved_in_its_own_place(folder: Path) -> None:
 
 
 def test_a_trainable_pair(original: Path) -> None:
-    pair = Pair.load(original, LoadSettings("float32", "cpu"), trainable=True)
+    pair = Pair.load(original, Load("float32", "cpu"), trainable=True)
     learning = [name for name, value in pair.target.named_parameters() if value.requires_grad]
     assert learning and all("lora_" in name for name in learning)
 
 
 def test_a_pair_without_an_adapter(tmp_path: Path) -> None:
     base = save_base(tmp_path / "base")
-    plain = Pair.plain(str(base), MERGED)
+    plain = Pair.load(str(base), MERGED)
     assert isinstance(plain.drafter, NoDrafter)
     plain.save(tmp_path / "pair")
     assert not (tmp_path / "pair" / "adapter_config.json").exists()
@@ -123,7 +124,7 @@ def test_a_pair_without_an_adapter(tmp_path: Path) -> None:
 
 
 def test_an_adapter_of_an_earlier_pair_does_not_stay(folder: Path, original: Path) -> None:
-    plain = Pair.plain(str(original.parent / "base"), MERGED)
+    plain = Pair.load(str(original.parent / "base"), MERGED)
     plain.save(folder)
     assert answers(Pair.load(folder, MERGED))[0] == plain_greedy(plain.target.lm, PROMPTS, 20)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from semiar.decoding.text import Completion
 from semiar.errors import ConfigError, DataError
 from semiar.pair import Pair
 from semiar.regenerate import RegenerateSettings, regenerate
+from semiar.settings import DataSource, Decoding
 from semiar.targets import Target
 
 SIZE = 264
@@ -51,7 +53,10 @@ def data(tmp_path: Path) -> Path:
 
 
 def settings(data: Path, **changes: Any) -> RegenerateSettings:
-    options = {"data": str(data), "out": str(data.with_name("own.jsonl")), "batch_size": 3, "max_new_tokens": 8}
+    asked = {field.name for field in fields(Decoding)} & set(changes)
+    decoding = Decoding(**{"max_new_tokens": 8} | {name: changes.pop(name) for name in asked})
+    source = DataSource(changes.pop("data", str(data)), limit=changes.pop("limit", None))
+    options = {"data": source, "out": str(data.with_name("own.jsonl")), "max_batch": 3, "decoding": decoding}
     return RegenerateSettings(**(options | changes))
 
 
@@ -107,7 +112,7 @@ def test_a_file_begun_by_another_target_or_otherwise_is_not_continued(
     for change in ({"temperature": 0.5}, {"max_new_tokens": 9}, {"seed": 1}):
         with pytest.raises(DataError, match="another target or with other settings"):
             regenerate(pair, settings(data, **change), quiet())
-    assert regenerate(pair, settings(data, batch_size=5), quiet()) == 7
+    assert regenerate(pair, settings(data, max_batch=5), quiet()) == 7
     monkeypatch.setattr(pair, "base", "another")
     with pytest.raises(DataError, match="another target"):
         regenerate(pair, chosen, quiet())
@@ -164,4 +169,4 @@ def test_what_cannot_be_regenerated_is_refused(data: Path) -> None:
     with pytest.raises(ConfigError, match="plain texts"):
         regenerate(pair, settings(texts), quiet())
     with pytest.raises(ConfigError, match="batch_size 0"):
-        settings(data, batch_size=0)
+        settings(data, max_batch=0)

@@ -9,52 +9,51 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import Progress
 
-from semiar.core.sampling import Sampling
 from semiar.data.chat import ChatRenderer
 from semiar.data.samples import Record
 from semiar.data.tasks.registry import load_any
-from semiar.decoding import Limits
 from semiar.decoding.loop import decode
 from semiar.decoding.text import Completion, Detokenizer, generator, record
 from semiar.errors import ConfigError, DataError
 from semiar.pair import Pair
+from semiar.settings import DataSource, Decoding, Load, at_least
+
+LONGEST = 512  # tokens in an answer, unless said otherwise
 
 
 @dataclass(frozen=True)
 class RegenerateSettings:
     """What is written anew."""
 
-    data: str
-    """Task, file or hub id whose answers are replaced."""
+    data: DataSource
     out: str
     """The .jsonl file to write; an unfinished one is continued."""
-    split: str = "train"
-    folder: str = ""
-    """Local folder of the named tasks; default: SEMIAR_DATA, else the hub."""
-    limit: int = 0
-    """At most so many samples; 0 = all."""
-    batch_size: int = 32
+    max_batch: int = 32
     """Rows decoded together."""
-    num_speculative_tokens: int = 0
-    """K; 0 decodes plainly, which is mostly faster when a whole batch is decoded together."""
-    max_new_tokens: int = 512
-    temperature: float = 0.0
-    seed: int = 0
     keep_unfinished: bool = False
     """Also write answers that hit max_new_tokens (they have no end and teach a drafter to stop there)."""
+    adapter: str = ""
+    """PEFT adapter of a target that is given as a model."""
+    load: Load = field(default_factory=Load)
+    decoding: Decoding = field(default_factory=Decoding)
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1 or self.max_new_tokens < 1 or self.limit < 0:
-            raise ConfigError(
-                f"batch_size {self.batch_size}, max_new_tokens {self.max_new_tokens}, limit {self.limit}",
-                "at least 1, 1 and 0",
-            )
+        at_least(self, max_batch=1)
+        object.__setattr__(self, "data", DataSource.of(self.data).filled(split="train"))
+        asked = self.decoding.filled(max_new_tokens=LONGEST, seed=0)
+        count = 0 if asked.num_speculative_tokens is None else asked.num_speculative_tokens
+        object.__setattr__(self, "decoding", replace(asked, num_speculative_tokens=count))
+        if not self.data.source:
+            raise ConfigError("no data", "whose answers are to be replaced", "say it with --data")
+        if not self.decoding.longest or not self.decoding.lossless:
+            found = f"rule {self.decoding.rule}, max_new_tokens {self.decoding.longest}"
+            raise ConfigError(found, "the target's own answers: rule exact or block, 1 token or more")
 
 
 def regenerate(pair: Pair, settings: RegenerateSettings, console: Console) -> int:
@@ -62,9 +61,7 @@ def regenerate(pair: Pair, settings: RegenerateSettings, console: Console) -> in
 
     Ctrl-C loses the answers in work.
     """
-    records = load_any(
-        settings.data, settings.split, settings.folder or None, settings.limit or None, settings.seed
-    ).records
+    records = load_any(settings.data, settings.decoding.seed).records
     texts = sum(1 for r in records if not r.messages)
     if texts:
         raise ConfigError(f"{texts} plain texts without a chat", "prompts with answers", "regenerate needs prompts")
@@ -90,18 +87,20 @@ def regenerate(pair: Pair, settings: RegenerateSettings, console: Console) -> in
             bar.advance(task)
     if unfinished:
         action = "kept" if settings.keep_unfinished else "written without an answer, so that training skips them"
-        console.print(f"[yellow]{unfinished} answers hit max_new_tokens {settings.max_new_tokens}: {action}[/]")
+        console.print(f"[yellow]{unfinished} answers hit max_new_tokens {settings.decoding.longest}: {action}[/]")
     return len(_places(out))
 
 
 def _answers(pair: Pair, prompts: list[list[int]], settings: RegenerateSettings) -> Iterator[tuple[int, Completion]]:
     """Index and answer of every prompt, in the order in which they are finished."""
+    if not prompts:
+        return
     done = [Completion() for _ in prompts]
-    limits = Limits(settings.max_new_tokens, tuple(pair.end_ids()))
-    rng = generator(pair.target, settings.seed + sum(map(sum, prompts)))  # a continued run draws other numbers
+    asked, rows = settings.decoding, min(settings.max_batch, len(prompts))
+    rng = generator(pair.target, (asked.seed or 0) + sum(map(sum, prompts)))  # a continued run draws other numbers
     for step in decode(
-        pair.target, pair.drafter, prompts, limits, Sampling(settings.temperature), rng=rng,
-        num_speculative_tokens=settings.num_speculative_tokens, max_batch=settings.batch_size,
+        pair.target, pair.drafter, prompts, pair.limits(asked.longest), asked.sampling, rng=rng, rule=asked.rule,
+        num_speculative_tokens=pair.count(asked, prompts, rows), max_batch=settings.max_batch, plan=asked.plan,
     ):  # fmt: skip
         record(done, step)
         for row, reason in zip(step.rows, step.finished, strict=True):
@@ -118,10 +117,13 @@ def _row(source: Record, completion: Completion, settings: RegenerateSettings) -
 
 
 def _key(pair: Pair, settings: RegenerateSettings) -> str:
-    """What must be the same for an unfinished file to be continued: the target and how it writes."""
-    free = ("out", "batch_size", "folder", "limit", "num_speculative_tokens")
-    decides = {name: value for name, value in asdict(settings).items() if name not in free}
-    return json.dumps({"target": pair.identity(), **decides}, sort_keys=True)
+    """What must be the same for an unfinished file to be continued: the target, what it answers and how it writes."""
+    data, how = settings.data, settings.decoding
+    decides = {
+        "target": pair.identity(), "data": [data.source, data.split], "keep_unfinished": settings.keep_unfinished,
+        "sampling": asdict(how.sampling), "max_new_tokens": how.longest, "seed": how.seed,
+    }  # fmt: skip
+    return json.dumps(decides, sort_keys=True)
 
 
 def _resume(path: Path, key: str) -> set[str]:

@@ -36,7 +36,7 @@ def test_peers_write_the_same_text(
     run: Path, task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = printed(
-        "peers.py", monkeypatch, capsys, run, "--task", task, "--prompts", 2, "--max_new_tokens", 12,
+        "peers.py", monkeypatch, capsys, run, "--data", task, "--data.limit", 2, "--max_new_tokens", 12,
         "--work", tmp_path, "--peers", "eager", "hf", "hf-lookup", "hf-early-exit",
     )  # fmt: skip
     assert len(re.findall(r"2 of 2", out)) >= 4  # bfloat16: a near tie may cost one of the five
@@ -63,7 +63,7 @@ def test_scaling_prints_a_row_for_each_size(
     run: Path, task: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = printed(
-        "scaling.py", monkeypatch, capsys, run, "--task", task, "--prompts", 4, "--max_new_tokens", 10,
+        "scaling.py", monkeypatch, capsys, run, "--data", task, "--data.limit", 4, "--max_new_tokens", 10,
         "--batches", 1, 3, "--lengths", 32, 64, 100_000,
     )  # fmt: skip
     assert "throughput, 4 prompts" in out and "beyond the model's context" in out

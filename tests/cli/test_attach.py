@@ -13,7 +13,7 @@ from kit.cli import refused, train_words
 from safetensors.torch import load_file
 
 from semiar.cli import main
-from semiar.drafters import SemiDrafter
+from semiar.drafters.designs.semi import SemiDrafter
 
 QUESTION = ["what is 1 plus 1?", "--load.dtype", "float32", "--max_new_tokens", "12"]
 
@@ -37,7 +37,7 @@ def test_lookup_and_hybrid_beside_a_tuned_target(
     capsys: pytest.CaptureFixture[str], run: Path, base: Path, data: Path, tmp_path: Path
 ) -> None:
     wanted = answer(capsys, run)
-    options = ["--drafter.options.min_match", "1", "--drafter.num_speculative_tokens", "3"]
+    options = ["--drafter.min_match", "1", "--drafter.num_speculative_tokens", "3"]
     assert main(attach(run, tmp_path / "lookup", "lookup", *options, "--data", str(data))) == 0
     assert "its drafter lookup that knows 24 answers" in capsys.readouterr().err
     tensors = load_file(tmp_path / "lookup/drafter/model.safetensors")
@@ -67,7 +67,7 @@ def test_drafters_of_a_plain_model(
     capsys: pytest.CaptureFixture[str], base: Path, data: Path, other: Path, tmp_path: Path
 ) -> None:
     texts = set()
-    small = ["--drafter.options.model", str(other)]
+    small = ["--drafter.model", str(other)]
     for name, more in (
         ("recycling", ["--data", str(data), "--drafter.draft_vocab_size", "12"]),
         ("model", small),
@@ -77,7 +77,9 @@ def test_drafters_of_a_plain_model(
         texts.add(answer(capsys, tmp_path / name))
         assert not (tmp_path / name / "adapter_config.json").exists()
     assert len(texts) == 1
-    assert main(["bench", str(tmp_path / "model"), "--task", str(data), "--prompts", "1", "--max_new_tokens", "6"]) == 0
+    assert (
+        main(["bench", str(tmp_path / "model"), "--data", str(data), "--data.limit", "1", "--max_new_tokens", "6"]) == 0
+    )
     tensors = load_file(tmp_path / "recycling/drafter/model.safetensors")
     assert {"d2t", "first"} == set(tensors) and len(tensors["d2t"]) <= 12
 
@@ -87,10 +89,12 @@ def test_what_is_refused(capsys: pytest.CaptureFixture[str], base: Path, data: P
     refused(capsys, attach(base, out, "semi"), "drafter semi has to learn", "use semiar train", lines=0)
     refused(capsys, attach(run, out, "lookup", "--adapter", str(run)), "a pair has its own adapter", lines=0)
     refused(capsys, attach(base, out, "hybrid"), "no trained drafter", lines=0)
-    refused(capsys, attach(run, out, "hybrid", "--drafter.options", '{"inner": {"small_lm": "gru"}}'), "inner", lines=0)
-    refused(capsys, attach(run, out, "hybrid", "--drafter.lora_r", "3"), "lora_r 3", "leave it out", lines=0)
-    refused(capsys, attach(base, out, "lookup", "--drafter.options.size", "3"), "option 'size'", lines=0)
-    refused(capsys, attach(base, out, "model", "--drafter.options.model", "./none"), "./none", lines=0)
+    refused(capsys, attach(run, out, "hybrid", "--drafter.inner", '{"small_lm": "gru"}'), "inner", lines=0)
+    refused(
+        capsys, attach(run, out, "hybrid", "--drafter.lora_r", "3"), "drafter.lora_r", "option of drafter semi", lines=0
+    )
+    refused(capsys, attach(base, out, "lookup", "--drafter.size", "3"), "drafter.size", lines=0)
+    refused(capsys, attach(base, out, "model", "--drafter.model", "./none"), "./none", lines=0)
     words = ["--drafter.architecture", "lookup"]
     for mode in ("joint", "after"):
         expected = (f"drafter lookup has nothing to learn in mode {mode}", "mode lora", "semiar attach")
@@ -101,7 +105,7 @@ def test_what_is_refused(capsys: pytest.CaptureFixture[str], base: Path, data: P
 
 @pytest.mark.skipif(not hasattr(SemiDrafter, "teacher"), reason="the learner reads heads from the drafter's modules")
 def test_a_hybrid_is_trained(capsys: pytest.CaptureFixture[str], base: Path, data: Path, tmp_path: Path) -> None:
-    words = ["--drafter.architecture", "hybrid", "--drafter.options.min_match", "2"]
+    words = ["--drafter.architecture", "hybrid", "--drafter.min_match", "2"]
     assert main(train_words(base, data, tmp_path / "run", *words)) == 0
     assert "corpus.tokens" in load_file(tmp_path / "run/drafter/model.safetensors")
     assert answer(capsys, tmp_path / "run")

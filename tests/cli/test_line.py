@@ -15,10 +15,10 @@ from kit.cli import train_words
 from rich.console import Console
 from safetensors.torch import load_file
 
-from semiar import pair as pair_module
-from semiar.cli import VERBS, main
+from semiar.cli.main import VERBS, main
 from semiar.decoding import batch
 from semiar.demo import demo
+from semiar.pair import places
 
 RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.yaml"))
 COMPARISONS = [path for path in RECIPES if path.stem.startswith("compare")]
@@ -26,19 +26,21 @@ COMPARISONS = [path for path in RECIPES if path.stem.startswith("compare")]
 
 @pytest.mark.parametrize("recipe", [r for r in RECIPES if r not in COMPARISONS], ids=lambda path: path.stem)
 def test_recipes_are_whole_command_lines(capsys: pytest.CaptureFixture[str], recipe: Path) -> None:
-    assert main(["train", "--config", str(recipe), "--optim.seed", "7", "--print_config"]) == 0
+    assert main(["train", "--config", str(recipe), "--training.seed", "7", "--print_config"]) == 0
     shown = yaml.safe_load(capsys.readouterr().out)
     asked = yaml.safe_load(recipe.read_text())
-    assert shown["optim"]["seed"] == 7 and shown["mode"] == asked["mode"]
+    assert shown["training"]["seed"] == 7 and shown["mode"] == asked["mode"]
     for section, values in asked.items():
+        values = {"source": values} if section == "data" and isinstance(values, str) else values
         assert shown[section] == (shown[section] | values if isinstance(values, dict) else values)
 
 
 @pytest.mark.parametrize("recipe", COMPARISONS, ids=lambda path: path.stem)
 def test_recipes_of_comparisons_are_whole_command_lines(capsys: pytest.CaptureFixture[str], recipe: Path) -> None:
-    assert main(["compare", "--config", str(recipe), "--budget.rows", "7", "--print_config"]) == 0
+    assert main(["compare", "--config", str(recipe), "--data.limit", "7", "--print_config"]) == 0
     shown, asked = yaml.safe_load(capsys.readouterr().out), yaml.safe_load(recipe.read_text())
-    assert shown["budget"] == shown["budget"] | asked["budget"] | {"rows": 7}
+    assert shown["training"] == shown["training"] | asked["training"]
+    assert shown["data"] == shown["data"] | asked.get("data", {}) | {"limit": 7}
     assert shown["drafters"] == asked["drafters"] and len(shown["tasks"]) == len(asked["tasks"])
     for task, wanted in zip(shown["tasks"], asked["tasks"], strict=True):
         assert task == task | wanted
@@ -87,17 +89,17 @@ def test_train_generate_bench_verify_regenerate_and_train_after(
     assert main(["generate", str(run), *fp32, "--max_new_tokens", "12", "what is 1 plus 1?"]) == 0
     text, err = capsys.readouterr()
     assert text.endswith("\n") and err == ""
-    tree, stop = ["--plan.tree", "best", "--plan.nodes", "6"], ["--plan.stop_below", "0.5"]
-    for extra in (["--num_speculative_tokens", "0"], ["--verify", "block"], tree, stop):
+    tree, stop = ["--tree", "best", "--nodes", "6"], ["--stop_below", "0.5"]
+    for extra in (["--num_speculative_tokens", "0"], ["--rule", "block"], tree, stop):
         assert main(["generate", str(run), "what is 1 plus 1?", *fp32, "--max_new_tokens", "12", *extra]) == 0
         assert capsys.readouterr().out == text  # greedy: whatever is drafted, the text is the target's
-    assert main(["generate", str(run), "x", *fp32, "--max_new_tokens", "4", "--verify", "none"]) == 0
+    assert main(["generate", str(run), "x", *fp32, "--max_new_tokens", "4", "--rule", "none"]) == 0
     assert "LOSSY" in capsys.readouterr().err
     monkeypatch.setattr("sys.stdin", io.StringIO("what is 1 plus 1?"))
     assert main(["generate", str(run), "-", *fp32, "--max_new_tokens", "4", "--temperature", "1", "--seed", "1"]) == 0
 
     capsys.readouterr()
-    assert main(["bench", str(run), *fp32, "--prompts", "2", "--max_new_tokens", "10", "--base", "true"]) == 0
+    assert main(["bench", str(run), *fp32, "--data.limit", "2", "--max_new_tokens", "10", "--base"]) == 0
     shown = capsys.readouterr().out
     assert "speed-up" in shown and "mean acceptance length" in shown and "base / plain / speculative" in shown
     assert json.loads((run / "bench/metrics.json").read_text())["texts"] == {"compared": 2, "equal": 2}
@@ -106,17 +108,17 @@ def test_train_generate_bench_verify_regenerate_and_train_after(
     assert main(["report", str(run / "bench")]) == 0
     assert (run / "bench/report.html").read_text() == page and str(run / "bench/report.html") in capsys.readouterr().out
 
-    assert main(["verify", str(run), "--prompts", "2", "--max_new_tokens", "10", "--samples", "60"]) == 0
+    assert main(["verify", str(run), "--data.limit", "2", "--max_new_tokens", "10", "--samples", "60"]) == 0
     assert "lossless" in capsys.readouterr().out
     found = json.loads((run / "certificate.json").read_text())
     assert found["passed"] and found["dtype"] == "float32" and found["greedy_tokens"] > 0
 
     own = tmp_path / "own.jsonl"
     words = ["regenerate", str(run), "--data", str(data), "--out", str(own), "--max_new_tokens", "8"]
-    assert main([*words, "--keep_unfinished", "true", "--limit", "12"]) == 0
+    assert main([*words, "--keep_unfinished", "--data.limit", "12"]) == 0
     assert f"12 samples in {own}" in capsys.readouterr().out
     words[1], words[5] = str(base), str(tmp_path / "adapted.jsonl")  # the same target, as a model and an adapter
-    assert main([*words, "--keep_unfinished", "true", "--limit", "12", "--adapter", str(run)]) == 0
+    assert main([*words, "--keep_unfinished", "--data.limit", "12", "--adapter", str(run)]) == 0
     assert (tmp_path / "adapted.jsonl").read_text() == own.read_text()
     after = train_words(
         base, own, tmp_path / "after", "--mode", "after", "--adapter", str(run), "--init_drafter", str(run)
@@ -135,7 +137,7 @@ def test_verify_fails_when_drafts_are_believed(
         return batch._unverified(draft, law, rng)
 
     monkeypatch.setattr(batch, "accept", believe)
-    assert main(["verify", str(copy), "--prompts", "2", "--max_new_tokens", "10", "--samples", "40"]) == 1
+    assert main(["verify", str(copy), "--data.limit", "2", "--max_new_tokens", "10", "--samples", "40"]) == 1
     shown = capsys.readouterr().out
     assert "NOT lossless" in shown and str(copy / "certificate.json") in shown
     found = json.loads((copy / "certificate.json").read_text())
@@ -144,17 +146,18 @@ def test_verify_fails_when_drafts_are_believed(
 
 def test_findings_about_a_pair_on_the_hub_stay_here(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(pair_module, "snapshot_download", lambda name: str(run))
+    monkeypatch.setattr(places, "snapshot_download", lambda name: str(run))
+    monkeypatch.setattr(places, "hf_hub_download", lambda name, file: str(run / file))
     for _ in range(2):  # a folder here must not be taken for the pair the second time
-        assert main(["bench", "you/pair", "--prompts", "1", "--max_new_tokens", "4"]) == 0
-        words = ["verify", "you/pair", "--prompts", "1", "--max_new_tokens", "4", "--samples", "20"]
+        assert main(["bench", "you/pair", "--data.limit", "1", "--max_new_tokens", "4"]) == 0
+        words = ["verify", "you/pair", "--data.limit", "1", "--max_new_tokens", "4", "--samples", "20"]
         assert main(words) == 0
     assert (tmp_path / "you--pair/certificate.json").is_file()
     assert (tmp_path / "you--pair/bench/report.html").is_file()
 
 
 def test_data_shows_samples_and_their_lengths(capsys: pytest.CaptureFixture[str], base: Path, data: Path) -> None:
-    assert main(["data", str(data), "--model", str(base), "--limit", "4"]) == 0
+    assert main(["data", str(data), "--model", str(base), "--data.limit", "4"]) == 0
     shown = capsys.readouterr().out
     assert "what is 0 plus 0?" in shown and "4 samples" in shown and "longest" in shown
 
@@ -165,7 +168,7 @@ def test_an_interrupt_is_code_130(
     def interrupted(*args: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("semiar.cli.run_bench", interrupted)
+    monkeypatch.setattr("semiar.cli.bench.run_bench", interrupted)
     assert main(["bench", str(run)]) == 130
     assert "interrupted" in capsys.readouterr().err
 

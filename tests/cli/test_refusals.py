@@ -65,8 +65,8 @@ def test_recipes_with_unknown_keys_or_broken_yaml_are_refused(
 def test_options_that_the_trainer_refuses_are_one_line_too(
     capsys: pytest.CaptureFixture[str], base: Path, data: Path, tmp_path: Path
 ) -> None:
-    for words, expected in ((["--optim.lr_scheduler_type", "foo"], "SchedulerType"),
-                            (["--optim.report_to", "nobody"], "nobody"), (["--lora.r", "-3"], "-3")):  # fmt: skip
+    for words, expected in ((["--training.lr_scheduler_type", "foo"], "SchedulerType"),
+                            (["--training.report_to", "nobody"], "nobody"), (["--lora.r", "-3"], "-3")):  # fmt: skip
         refused(capsys, train_words(base, data, tmp_path / "run", *words), expected, lines=0)
     (tmp_path / "file").write_text("")
     refused(capsys, train_words(base, data, tmp_path / "file" / "run"), "file", lines=0)

@@ -7,7 +7,7 @@ import pytest
 
 
 @pytest.fixture(scope="session")
-def data_dir() -> str:
+def folder() -> str:
     """Folder of the real excerpts: SEMIAR_DATA, else ``../shared/data`` beside the repository."""
     default = Path(__file__).resolve().parents[2].parent / "shared" / "data"
     folder = Path(os.environ.get("SEMIAR_DATA", default))

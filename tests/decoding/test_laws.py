@@ -111,7 +111,7 @@ OTHERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "eagle, block rule": ({"architecture": "eagle"}, {"rule": "block"}),
     "eagle, best": ({"architecture": "eagle"}, {"plan": Plan(tree="best", nodes=5, branch=2)}),
     "eagle, sampled": ({"architecture": "eagle"}, {"plan": Plan(tree="sampled", nodes=5, branch=3)}),
-    "eagle 1": ({"architecture": "eagle", "options": {"version": 1}}, {}),
+    "eagle 1": ({"architecture": "eagle", "version": 1}, {}),
     "parallel": ({"architecture": "parallel", "num_heads": 1}, {}),
     "parallel, beam": ({"architecture": "parallel", "num_heads": 1}, {"plan": Plan(tree="beam", nodes=5, branch=2)}),
     "parallel, sampled": (
@@ -120,7 +120,7 @@ OTHERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "skip": ({"architecture": "skip"}, {}),
     "skip, stop": ({"architecture": "skip"}, {"plan": Plan(stop_below=0.34)}),
-    "skip with h_p": ({"architecture": "skip", "options": {"with_h_p": True}}, {}),
+    "skip with h_p": ({"architecture": "skip", "with_h_p": True}, {}),
 }
 
 

@@ -165,12 +165,12 @@ def test_a_small_lm_with_other_tokens_is_refused_in_training(tmp_path: Path) -> 
 
 def test_a_context_drafter_saved_before_there_was_induction_has_none(target: Target, tmp_path: Path) -> None:
     for name, options in (("old", {"induction": False}), ("new", {})):
-        drafter = semi_drafter(target, None, small_lm="context", options=options)
+        drafter = semi_drafter(target, None, small_lm="context", **options)
         save_drafter(drafter, tmp_path / name, {"hidden_size": target.hidden_size})
 
     def as_it_was(config: dict[str, Any]) -> None:
         config["settings"]["options"] = {}
-        assert config["extra"].pop("induction") is False
+        assert config["settings"].pop("induction") is False
 
     edit_config(tmp_path / "old", as_it_was)
     old, new = (load_drafter(tmp_path / name, target) for name in ("old", "new"))
@@ -178,5 +178,5 @@ def test_a_context_drafter_saved_before_there_was_induction_has_none(target: Tar
 
 
 def test_induction_is_for_context_alone(target: Target) -> None:
-    with pytest.raises(ConfigError, match="option induction with small_lm lstm"):
-        semi_drafter(target, None, small_lm="lstm", options={"induction": True})
+    with pytest.raises(ConfigError, match="induction false with small_lm lstm"):
+        semi_drafter(target, None, small_lm="lstm", induction=False)

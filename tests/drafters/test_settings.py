@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from kit.models import draft_settings, semi_drafter, shake, target_of
+from kit.models import draft_settings, semi_drafter, settings_of, shake, target_of
 
-from semiar.drafters import DrafterSettings, build_drafter
+from semiar.drafters import build_drafter
 from semiar.drafters.base import resolve_layers
-from semiar.drafters.heads import choose_vocab
+from semiar.drafters.layers.heads import choose_vocab
 from semiar.errors import ConfigError, SourceNotFound
 from semiar.targets import Target
 from semiar.targets.target import LAST
@@ -25,25 +25,25 @@ def target() -> Target:
     ("changes", "named"),
     [
         ({"architecture": "oracle"}, "oracle"),
-        ({"options": {"tied": True}}, "option 'tied'"),
+        ({"tied": True}, "option 'tied'"),
         ({"small_lm": "transformer"}, "transformer"),
-        ({"architecture": "medusa", "small_lm": "lstm"}, "small_lm lstm with drafter medusa"),
-        ({"architecture": "medusa", "options": {"heads": "many"}}, "heads 'many'"),
-        ({"architecture": "medusa", "options": {"blocks": 0}}, "blocks 0"),
-        ({"architecture": "hydra", "options": {"skip": "none"}}, "skip 'none'"),
-        ({"architecture": "recurrent", "options": {"first": 1}}, "first 1"),
-        ({"architecture": "mlp", "options": {"cell": "gru"}}, "cell 'gru'"),
-        ({"architecture": "eagle", "options": {"version": 2}}, "version 2"),
-        ({"architecture": "eagle", "options": {"feature_weight": -1.0}}, "feature_weight -1"),
-        ({"architecture": "eagle", "options": {"inner_size": -1}}, "inner_size -1"),
-        ({"architecture": "eagle", "options": {"version": 1}, "layers": "low_mid_high"}, "low_mid_high with EAGLE"),
+        ({"architecture": "medusa", "small_lm": "lstm"}, "option 'small_lm' with drafter medusa.*of semi"),
+        ({"architecture": "medusa", "heads": "many"}, "heads 'many'"),
+        ({"architecture": "medusa", "blocks": 0}, "blocks 0"),
+        ({"architecture": "hydra", "skip": "none"}, "skip 'none'"),
+        ({"architecture": "recurrent", "first": 1}, "option first 1"),
+        ({"architecture": "mlp", "cell": "gru"}, "cell 'gru'"),
+        ({"architecture": "eagle", "version": 2}, "version 2"),
+        ({"architecture": "eagle", "feature_weight": -1.0}, "feature_weight -1"),
+        ({"architecture": "eagle", "inner_size": -1}, "inner_size -1"),
+        ({"architecture": "eagle", "version": 1, "layers": "low_mid_high"}, "low_mid_high with EAGLE"),
         ({"architecture": "eagle", "num_heads": 32}, "32 heads"),
-        ({"architecture": "eagle", "num_layers": 2}, "num_layers 2 with drafter eagle"),
+        ({"architecture": "eagle", "num_layers": 2}, "option 'num_layers' with drafter eagle.*semi, parallel"),
         ({"architecture": "parallel", "num_heads": 3}, "3 heads"),
-        ({"architecture": "parallel", "fusion": "additive"}, "fusion additive with drafter parallel"),
-        ({"architecture": "skip", "options": {"exit_layer": -1}}, "exit_layer -1"),
-        ({"architecture": "skip", "options": {"exit_layer": 3}}, "after 3 layers; expected 1 to 2"),
-        ({"architecture": "skip", "layers": "low_mid_high"}, "low_mid_high with drafter skip"),
+        ({"architecture": "parallel", "fusion": "additive"}, "option 'fusion' with drafter parallel"),
+        ({"architecture": "skip", "exit_layer": -1}, "exit_layer -1"),
+        ({"architecture": "skip", "exit_layer": 3}, "after 3 layers; expected 1 to 2"),
+        ({"architecture": "skip", "layers": "low_mid_high"}, "option 'layers' with drafter skip"),
         ({"fusion": "sum"}, "sum"),
         ({"fusion": "sum", "small_lm": "lstm"}, "sum"),
         ({"fusion": "sum", "small_lm": "none"}, "sum"),
@@ -96,7 +96,7 @@ def test_heads_by_default(target: Target) -> None:
     odd = target_of("llama", torch.float32, hidden_size=200, head_dim=50)
     for size, heads in ((target, 1), (wide, 2), (odd, 2)):
         for kind in ("context", "attention", "fixed_attention"):
-            drafter: Any = build_drafter(DrafterSettings(small_lm=kind), size, None)
+            drafter: Any = build_drafter(settings_of(small_lm=kind), size, None)
             assert getattr(drafter.lm, "heads") == heads  # noqa: B009
 
 
@@ -105,8 +105,8 @@ def test_heads_by_default(target: Target) -> None:
 )
 def test_low_mid_high(depth: int, wanted: tuple[int, ...]) -> None:
     target = target_of("llama", torch.float32, num_hidden_layers=depth)
-    assert resolve_layers(DrafterSettings(layers="low_mid_high"), target) == wanted
-    assert resolve_layers(DrafterSettings(layers="last"), target) == (LAST,)
+    assert resolve_layers("low_mid_high", target) == wanted
+    assert resolve_layers("last", target) == (LAST,)
     drafter = semi_drafter(target, layers="low_mid_high", small_lm="lstm")
     assert drafter.layers == wanted
 
@@ -120,16 +120,16 @@ def test_low_mid_high(depth: int, wanted: tuple[int, ...]) -> None:
         {"small_lm": "gru", "fusion": "additive"},
         {"small_lm": "none"},
         {"small_lm": "lstm", "lora_r": 0},
-        {"architecture": "medusa", "options": {"heads": "own"}},
+        {"architecture": "medusa", "heads": "own"},
         {"architecture": "hydra"},
-        {"architecture": "hydra", "options": {"heads": "own", "skip": "linear"}},
+        {"architecture": "hydra", "heads": "own", "skip": "linear"},
         {"architecture": "recurrent"},
-        {"architecture": "recurrent", "options": {"heads": "own"}},
+        {"architecture": "recurrent", "heads": "own"},
         {"architecture": "mlp"},
-        {"architecture": "mlp", "options": {"cell": "lstm", "tied": False}},
-        {"architecture": "eagle", "options": {"version": 1}},
+        {"architecture": "mlp", "cell": "lstm", "tied": False},
+        {"architecture": "eagle", "version": 1},
         {"architecture": "parallel"},
-        {"architecture": "skip", "options": {"with_h_p": True}},
+        {"architecture": "skip", "with_h_p": True},
     ],
     ids=str,
 )

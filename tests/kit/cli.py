@@ -9,10 +9,11 @@ import pytest
 from semiar.cli import main
 
 SMALL = [
-    "--dtype", "float32", "--lora.r", "4", "--drafter.num_speculative_tokens", "3", "--drafter.draft_vocab_size", "64",
-    "--drafter.lora_r", "4", "--drafter.num_heads", "2", "--optim.per_device_train_batch_size", "4",
-    "--optim.max_steps", "4", "--optim.bf16", "false", "--optim.logging_steps", "2", "--optim.eval_steps", "2",
-    "--samples.eval_samples", "4", "--optim.learning_rate", "1e-3",
+    "--load.dtype", "float32", "--lora.r", "4", "--drafter.num_speculative_tokens", "3",
+    "--drafter.draft_vocab_size", "64", "--drafter.lora_r", "4", "--drafter.num_heads", "2",
+    "--training.per_device_train_batch_size", "4", "--training.max_steps", "4", "--training.no_bf16",
+    "--training.logging_steps", "2", "--training.eval_steps", "2", "--training.eval_samples", "4",
+    "--training.learning_rate", "1e-3",
 ]  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,8 +12,9 @@ from torch import Tensor, nn
 from kit.models import noisy_copy
 from semiar.core.draft import Draft, Plan
 from semiar.core.sampling import Sampling, distribution, draw
-from semiar.drafters import Context, Drafter, DrafterSettings, State
+from semiar.drafters import Context, Drafter, State
 from semiar.drafters.cached import CacheState
+from semiar.drafters.designs.none import NoDrafter, NoSettings
 from semiar.targets import Target
 
 WIDE = {"layers": "low_mid_high"}
@@ -21,7 +23,7 @@ CASES: list[dict[str, Any]] = [  # settings of every kind that learns; vocab: si
     {"small_lm": "context", "vocab": 40, "num_layers": 2, **WIDE},
     {"small_lm": "context", "vocab": 40, "fusion": "additive"},
     {"small_lm": "context", "num_layers": 2},
-    {"small_lm": "context", "options": {"induction": False}},
+    {"small_lm": "context", "induction": False},
     {"small_lm": "lstm", "vocab": 40},
     {"small_lm": "lstm", "fusion": "initial_state", **WIDE},
     {"small_lm": "lstm", "fusion": "both", "vocab": 40, "lora_r": 0},
@@ -40,22 +42,22 @@ CASES: list[dict[str, Any]] = [  # settings of every kind that learns; vocab: si
     {"small_lm": "hf", "fusion": "additive"},
     {"small_lm": "none", "vocab": 40},
     {"architecture": "medusa", "vocab": 40},
-    {"architecture": "medusa", "options": {"heads": "own", "blocks": 1}},
+    {"architecture": "medusa", "heads": "own", "blocks": 1},
     {"architecture": "hydra", "vocab": 40},
-    {"architecture": "hydra", "options": {"heads": "own", "skip": "linear", "blocks": 2}, "vocab": 40},
+    {"architecture": "hydra", "heads": "own", "skip": "linear", "blocks": 2, "vocab": 40},
     {"architecture": "recurrent", "vocab": 40},
-    {"architecture": "recurrent", "options": {"heads": "own", "first": "token"}},
+    {"architecture": "recurrent", "heads": "own", "first": "token"},
     {"architecture": "mlp", "vocab": 40},
-    {"architecture": "mlp", "options": {"tied": False}},
-    {"architecture": "mlp", "options": {"cell": "lstm"}},
-    {"architecture": "mlp", "options": {"cell": "lstm", "tied": False}, "vocab": 40, "lora_r": 0},
+    {"architecture": "mlp", "tied": False},
+    {"architecture": "mlp", "cell": "lstm"},
+    {"architecture": "mlp", "cell": "lstm", "tied": False, "vocab": 40, "lora_r": 0},
     {"architecture": "eagle", "vocab": 40},
-    {"architecture": "eagle", **WIDE, "num_heads": 2, "options": {"inner_size": 20}},
-    {"architecture": "eagle", "vocab": 40, "options": {"version": 1}},
+    {"architecture": "eagle", **WIDE, "num_heads": 2, "inner_size": 20},
+    {"architecture": "eagle", "vocab": 40, "version": 1},
     {"architecture": "parallel", "vocab": 40},
     {"architecture": "parallel", "num_layers": 2, **WIDE},
     {"architecture": "skip", "vocab": 40},
-    {"architecture": "skip", "options": {"exit_layer": 2, "with_h_p": True}},
+    {"architecture": "skip", "exit_layer": 2, "with_h_p": True},
 ]
 
 
@@ -63,9 +65,10 @@ class TestDrafter(Drafter):
     """Base of the drafters below: K drafts, nothing to learn."""
 
     __test__ = False  # not a test class
+    FACTS = replace(NoDrafter.FACTS, drafts=True)
 
     def __init__(self, count: int):
-        super().__init__(DrafterSettings(architecture="none", num_speculative_tokens=count))
+        super().__init__(NoSettings(num_speculative_tokens=count))
 
 
 class ScriptDrafter(TestDrafter):

@@ -16,7 +16,7 @@ import transformers
 from torch import Tensor, nn
 
 from kit.tokenizers import byte_tokenizer
-from semiar.drafters import Drafter, DrafterSettings, build_drafter
+from semiar.drafters import REGISTRY, Drafter, build_drafter, drafter_settings, shared
 from semiar.pair import Pair
 from semiar.targets import Target
 from semiar.targets.lora import LoraSettings, attach
@@ -184,10 +184,20 @@ def shake(module: nn.Module, seed: int = 0, size: float = 0.1) -> nn.Module:
     return module
 
 
-def draft_settings(**changes: Any) -> DrafterSettings:
-    """Small `DrafterSettings` for hidden sizes around 32."""
-    semi = {"bias_rank": 8, "num_heads": 2} if changes.get("architecture", "semi") == "semi" else {}
-    return DrafterSettings(**{"num_speculative_tokens": 4, "lora_r": 4, **semi, **changes})
+def settings_of(architecture: str = "semi", **changes: Any) -> Any:
+    """A design's settings."""
+    return drafter_settings({"architecture": architecture, **changes})
+
+
+def draft_settings(architecture: str = "semi", **changes: Any) -> Any:
+    """Small settings of a design, for hidden sizes around 32."""
+    small = {"num_speculative_tokens": 4, "lora_r": 4, "bias_rank": 8, "num_heads": 2}
+    if architecture != "semi":
+        del small["num_heads"]  # the others' tests have heads of the usual number
+    known = shared(small, architecture) if architecture in REGISTRY else {}
+    if architecture == "hybrid":
+        changes["inner"] = {"lora_r": 4, "bias_rank": 8, **changes.get("inner", {})}
+    return settings_of(architecture, **{**known, **changes})
 
 
 def semi_drafter(target: Target, vocab: Tensor | None = None, **changes: Any) -> Drafter:

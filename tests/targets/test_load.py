@@ -10,10 +10,11 @@ from kit.models import save_base, tiny
 from kit.tokenizers import byte_tokenizer
 
 from semiar.errors import ConfigError, SourceNotFound, TargetError
-from semiar.targets import LoadSettings, Target, load_model, load_tokenizer
+from semiar.settings import Load
+from semiar.targets import Target, load_model, load_tokenizer
 from semiar.targets.load import locate
 
-CPU32 = LoadSettings("float32", "cpu")
+CPU32 = Load("float32", "cpu")
 
 
 def test_a_saved_model_comes_back_as_it_was(tmp_path: Path) -> None:
@@ -82,12 +83,12 @@ def test_a_recurrent_model_is_refused_before_its_weights_are_read(tmp_path: Path
 
 def test_settings_that_cannot_be() -> None:
     with pytest.raises(ConfigError, match="float31"):
-        LoadSettings("float31").torch_dtype()
+        Load("float31").torch_dtype()
     with pytest.raises(ConfigError, match="abacus"):
-        LoadSettings(device="abacus").torch_device()
+        Load(device="abacus").torch_device()
 
 
 def test_settings_in_words() -> None:
-    assert LoadSettings("float64").torch_dtype() == torch.float64
-    assert LoadSettings().torch_dtype() == torch.bfloat16
-    assert LoadSettings(device="cpu").torch_device() == torch.device("cpu")
+    assert Load("float64").torch_dtype() == torch.float64
+    assert Load().torch_dtype() == torch.bfloat16
+    assert Load(device="cpu").torch_device() == torch.device("cpu")

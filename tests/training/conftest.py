@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from kit.models import settings_of
 from kit.tokenizers import byte_tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from semiar.drafters import DrafterSettings
+from semiar.settings import DataSource, Load, Training
 from semiar.targets.lora import LoraSettings
-from semiar.training.config import DataSettings, LossSettings, OptimSettings, TrainConfig
+from semiar.training.config import LossSettings, TrainConfig
 
 ROWS = [(f"what is {a} plus {b}?", f"{a} plus {b} is {a + b}.") for a in range(6) for b in range(4)]
 
@@ -48,18 +49,17 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def config(base: Path, data: Path, tmp_path: Path) -> TrainConfig:
     """A joint run of a few steps in float32."""
     return TrainConfig(
-        model=str(base), data=str(data), out=str(tmp_path / "run"), dtype="float32", device="cpu",
+        model=str(base), data=DataSource(str(data)), out=str(tmp_path / "run"), load=Load("float32", "cpu"),
         lora=LoraSettings(r=4),
-        drafter=DrafterSettings(num_speculative_tokens=3, draft_vocab_size=64, lora_r=4, num_heads=2),
+        drafter=settings_of(num_speculative_tokens=3, draft_vocab_size=64, lora_r=4, num_heads=2),
         loss=LossSettings(anchors_per_sample=0),
-        optim=OptimSettings(
+        training=Training(
             per_device_train_batch_size=4, max_steps=4, bf16=False, logging_steps=1, save_steps=2, eval_steps=2,
-            learning_rate=1e-3, load_best_model_at_end=False,
+            learning_rate=1e-3, load_best_model_at_end=False, eval_samples=4,
         ),
-        samples=DataSettings(eval_samples=4),
     )  # fmt: skip
 
 
 def with_optim(config: TrainConfig, **changes: object) -> TrainConfig:
     """The same run with other schedule options."""
-    return replace(config, optim=replace(config.optim, **changes))  # type: ignore[arg-type]
+    return replace(config, training=replace(config.training, **changes))  # type: ignore[arg-type]

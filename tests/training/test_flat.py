@@ -16,7 +16,7 @@ from torch import Tensor
 
 from semiar.data.batches import IGNORE
 from semiar.targets import Target
-from semiar.targets.engine import leave_flat_passes, use_flat_passes
+from semiar.targets.engines.prepare import leave_flat_passes, use_flat_passes
 from semiar.targets.lora import LoraSettings, attach
 from semiar.targets.target import LAST
 from semiar.training.config import LossSettings, TrainConfig
@@ -160,7 +160,7 @@ def test_a_model_whose_samples_see_each_other_is_found_out(monkeypatch: pytest.M
     assert use_flat_passes(target, 16) == ""  # rotary positions are relative: where the row starts does not matter
     leave_flat_passes(target)
     monkeypatch.setattr(target.decoder, "forward", lambda **named: run(**named | {"attention_mask": None}))
-    monkeypatch.setattr("semiar.targets.flat.Flat.inputs", lambda self, tokens, kinds: {
+    monkeypatch.setattr("semiar.targets.engines.flat.Flat.inputs", lambda self, tokens, kinds: {
         "input_ids": tokens.flatten()[self.places][None], "position_ids": torch.arange(9)[None],
     })  # fmt: skip
     assert "samples in one row give other logits" in use_flat_passes(target, 16)

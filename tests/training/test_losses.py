@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kit.models import prompts_of, semi_drafter, target_of
 from torch.nn import functional as F
 
-from semiar.drafters import MedusaDrafter
+from semiar.drafters.designs.medusa import MedusaDrafter
 from semiar.errors import ConfigError
 from semiar.training.chunked import chunked_sum
 from semiar.training.config import LossSettings

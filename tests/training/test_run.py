@@ -9,16 +9,17 @@ from typing import Any
 
 import pytest
 import torch
+from kit.models import settings_of
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import TrainerCallback
 
 import semiar
-from semiar.drafters import DrafterSettings
 from semiar.errors import ConfigError, DataError, PairError, TrainingError
+from semiar.settings import DataSource, Decoding, Load, Training
 from semiar.targets.load import load_model
 from semiar.training import run
-from semiar.training.config import DataSettings, LossSettings, TrainConfig
+from semiar.training.config import LossSettings, TrainConfig
 from semiar.training.run import WORK, train
 from semiar.training.trainers import COMPLETE, complete_checkpoints
 
@@ -60,9 +61,9 @@ def test_a_sequence_learned_by_heart_is_drafted_at_every_depth(base: Path, tmp_p
     path = tmp_path / "one.jsonl"
     path.write_text((json.dumps({"prompt": "go", "completion": text}) + "\n") * 8, encoding="utf-8")
     config = TrainConfig(
-        model=str(base), data=str(path), out=str(tmp_path / "run"), dtype="float32",
-        drafter=DrafterSettings(num_speculative_tokens=4, draft_vocab_size="full", lora_r=16, num_heads=2),
-        loss=LossSettings(terms="ce", anchors_per_sample=0, detach_hidden=True), samples=DataSettings(eval_samples=0),
+        model=str(base), data=DataSource(str(path)), out=str(tmp_path / "run"), load=Load("float32"),
+        drafter=settings_of(num_speculative_tokens=4, draft_vocab_size="full", lora_r=16, num_heads=2),
+        loss=LossSettings(terms="ce", anchors_per_sample=0, detach_hidden=True), training=Training(eval_samples=0),
     )  # fmt: skip
     config = with_optim(
         config, max_steps=150, bf16=False, learning_rate=2e-2, drafter_learning_rate=5e-3, lr_scheduler_type="cosine",
@@ -183,17 +184,16 @@ def test_the_drafter_goes_on_from_another_run(config: TrainConfig, tmp_path: Pat
 
 
 def test_it_goes_on_from_a_drafter_of_before_there_was_induction(config: TrainConfig, tmp_path: Path) -> None:
-    without = replace(config.drafter, small_lm="context", options={"induction": False})
+    without = replace(config.drafter, small_lm="context", induction=False)
     first = replace(config, mode="after", out=str(tmp_path / "first"), drafter=without)
     assert train(with_optim(first, max_steps=1)) is not None
     file = tmp_path / "first/drafter/config.json"
     saved = json.loads(file.read_text())
     saved["settings"]["options"] = {}
-    assert saved["extra"].pop("induction") is False
+    assert saved["settings"].pop("induction") is False
     file.write_text(json.dumps(saved))
-    second = replace(
-        config, mode="after", out=str(tmp_path / "second"), init_drafter=first.out, drafter=replace(without, options={})
-    )
+    usual = replace(without, induction=True)
+    second = replace(config, mode="after", out=str(tmp_path / "second"), init_drafter=first.out, drafter=usual)
     pair = train(with_optim(second, max_steps=1))
     assert pair is not None and pair.drafter.lm.before is None  # type: ignore[union-attr]
     assert semiar.load(second.out, dtype="float32").drafter.lm.before is None  # type: ignore[union-attr]
@@ -206,7 +206,9 @@ def test_an_existing_adapter_stays_as_it_is_in_mode_after(config: TrainConfig, t
     kept = load_file(tmp_path / "after" / "adapter_model.safetensors")
     for name, value in load_file(tmp_path / "lora" / "adapter_model.safetensors").items():
         assert torch.equal(value, kept[name])
-    assert semiar.load(after.out, dtype="float32").complete(["what is 1 plus 2?"], max_new_tokens=8)[0].token_ids
+    assert (
+        semiar.load(after.out, dtype="float32").complete(["what is 1 plus 2?"], Decoding(max_new_tokens=8))[0].token_ids
+    )
 
 
 def test_adapters_are_quiet_at_inference(config: TrainConfig) -> None:

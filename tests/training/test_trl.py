@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 import torch
 from datasets import Dataset
+from kit.models import settings_of
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import Trainer, TrainingArguments
 
-from semiar.drafters import DrafterSettings, build_drafter
+from semiar.drafters import build_drafter
 from semiar.errors import ConfigError
-from semiar.targets import LoadSettings, Target, load_model, load_tokenizer
+from semiar.settings import Load
+from semiar.targets import Target, load_model, load_tokenizer
 from semiar.targets.lora import LoraSettings, attach
 from semiar.training.config import LossSettings
 from semiar.training.learner import DraftLearner
@@ -33,7 +35,7 @@ class JointSFT(DraftLossMixin, trl.SFTTrainer):
 def trainer_on(base: Path, out: Path, loss: LossSettings | None = None, **changes: Any) -> JointSFT:
     torch.manual_seed(0)
     tokenizer: Any = load_tokenizer(str(base))
-    model = attach(load_model(str(base), LoadSettings("float32", "cpu")), LoraSettings(r=4))
+    model = attach(load_model(str(base), Load("float32", "cpu")), LoraSettings(r=4))
     data = Dataset.from_list([{"prompt": f"{q}\n", "completion": a} for q, a in ROWS])
     options = {
         "per_device_train_batch_size": 4, "max_steps": 4, "logging_steps": 1, "save_steps": 2, "learning_rate": 1e-2,
@@ -43,7 +45,7 @@ def trainer_on(base: Path, out: Path, loss: LossSettings | None = None, **change
     trainer = JointSFT(model=model, args=args, train_dataset=data, eval_dataset=data.select(range(4)),
                        processing_class=tokenizer)  # fmt: skip
     target = Target(trainer.model)
-    settings = DrafterSettings(num_speculative_tokens=3, draft_vocab_size="full", lora_r=4, num_heads=2)
+    settings = settings_of(num_speculative_tokens=3, draft_vocab_size="full", lora_r=4, num_heads=2)
     learner = DraftLearner(build_drafter(settings, target, None), loss or LossSettings(anchors_per_sample=0))
     trainer.attach_drafter(target, learner, learning_rate=1e-2)
     return trainer
@@ -107,7 +109,7 @@ def test_a_plain_transformers_trainer_learns_both_too(base: Path, tmp_path: Path
 
     torch.manual_seed(0)
     tokenizer: Any = load_tokenizer(str(base))
-    target = Target(attach(load_model(str(base), LoadSettings("float32", "cpu")), LoraSettings(r=4)))
+    target = Target(attach(load_model(str(base), Load("float32", "cpu")), LoraSettings(r=4)))
     ids = [tokenizer(f"{q} {a}")["input_ids"] for q, a in ROWS]
     args = TrainingArguments(
         str(tmp_path), max_steps=3, logging_steps=1, learning_rate=1e-2, use_cpu=True, report_to="none",
@@ -115,7 +117,7 @@ def test_a_plain_transformers_trainer_learns_both_too(base: Path, tmp_path: Path
     )  # fmt: skip
     data = Examples([{"input_ids": one, "labels": one} for one in ids])
     trainer: Any = JointHF(model=target.model, args=args, train_dataset=data, data_collator=StatesCollator(0))
-    settings = DrafterSettings(num_speculative_tokens=2, draft_vocab_size="full", lora_r=4, num_heads=2)
+    settings = settings_of(num_speculative_tokens=2, draft_vocab_size="full", lora_r=4, num_heads=2)
     trainer.attach_drafter(target, DraftLearner(build_drafter(settings, target, None), LossSettings()), 1e-2)
     before = learned(trainer)
     trainer.train()

@@ -15,19 +15,20 @@ from typing import Any
 import torch
 
 import semiar.training.run as run
-from semiar.drafters import DrafterSettings
+from semiar.drafters import drafter_settings
+from semiar.settings import DataSource, Load, Training
 from semiar.targets.lora import LoraSettings
-from semiar.training.config import DataSettings, LossSettings, OptimSettings, TrainConfig
+from semiar.training.config import LossSettings, TrainConfig
 
 PARTS = {
-    "lora": LoraSettings, "drafter": DrafterSettings, "loss": LossSettings, "optim": OptimSettings,
-    "samples": DataSettings,
+    "lora": LoraSettings, "loss": LossSettings, "training": Training, "data": DataSource, "load": Load,
 }  # fmt: skip
 
 
 def config_of(values: dict[str, Any]) -> TrainConfig:
     """A configuration from ``asdict`` of one."""
-    return TrainConfig(**{k: PARTS[k](**v) if k in PARTS else v for k, v in values.items()})
+    made: dict[str, Any] = {k: PARTS[k](**v) if k in PARTS else v for k, v in values.items()}
+    return TrainConfig(**made | {"drafter": drafter_settings(values["drafter"])})
 
 
 def job(config: TrainConfig, *, resume: bool = False, interrupt: int = 0) -> dict[str, Any]:

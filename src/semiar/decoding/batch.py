@@ -17,8 +17,6 @@ from semiar.errors import ConfigError, TargetError
 from semiar.targets.cache import Cache, survivors
 from semiar.targets.target import Target
 
-RULES = ("exact", "block", "none")
-
 
 @dataclass(frozen=True, slots=True)
 class Limits:

@@ -8,12 +8,13 @@ import torch
 
 from semiar.core.draft import Plan
 from semiar.core.sampling import Sampling
-from semiar.decoding.batch import RULES, Batch, Limits, Step
+from semiar.decoding.batch import Batch, Limits, Step
 from semiar.drafters.base import Drafter
 from semiar.errors import ConfigError
+from semiar.settings import RULES
 from semiar.targets.target import Target
 
-__all__ = ["RULES", "Limits", "Step", "decode"]
+__all__ = ["Limits", "Step", "decode"]
 
 
 @torch.inference_mode()

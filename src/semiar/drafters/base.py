@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
 import torch
@@ -13,10 +13,12 @@ from torch.nn import functional as F
 from semiar.core.calibration import Calibration
 from semiar.core.draft import Draft, Plan
 from semiar.core.sampling import Sampling
-from semiar.drafters.settings import DrafterSettings, NoOptions, read_options
+from semiar.drafters.facts import Facts
+from semiar.drafters.originals import Original, Tensors
+from semiar.drafters.settings import DrafterSettings, from_mapping
 from semiar.errors import ConfigError
 from semiar.targets.cache import take_rows
-from semiar.targets.packed import pack
+from semiar.targets.engines.packed import pack
 from semiar.targets.target import LAST, Target
 
 
@@ -74,12 +76,13 @@ class Drafter(nn.Module):
     """
 
     name: ClassVar[str] = ""
-    Options: ClassVar[type[Any]] = NoOptions  # a frozen dataclass of plain values and dicts, each with a default
+    Settings: ClassVar[type[DrafterSettings]] = DrafterSettings
+    FACTS: ClassVar[Facts]
+    FORMS: ClassVar[tuple[dict[str, Any], ...]] = ()  # settings of the forms that an ablation compares
 
-    def __init__(self, settings: DrafterSettings, layers: tuple[int, ...] = (LAST,)):
+    def __init__(self, settings: Any, layers: tuple[int, ...] = (LAST,)):
         super().__init__()
         self.settings = settings
-        self.options = read_options(self.Options, settings.options, settings.architecture)
         self.calibration: Calibration | None = None  # of its own probabilities, once it has learned
         self.layers = layers  # target layers read, the last one being the state that the output head reads
 
@@ -136,6 +139,27 @@ class Drafter(nn.Module):
         return own if wanted is None else wanted
 
     @property
+    def drafts(self) -> bool:
+        """Whether it ever proposes anything."""
+        return self.FACTS.drafts
+
+    def trained_part(self) -> tuple[Drafter, str]:
+        """The drafter in it that learns, and what the names of its weights begin with."""
+        return self, ""
+
+    @classmethod
+    def around(cls, settings: Any, inner: Drafter, target: Target) -> Drafter:
+        """Of a design whose facts say that it is put around another: one around ``inner``, whose weights are to be
+        loaded by the caller.  Raises ``ConfigError`` for settings that are the inner one's affair.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def original(cls, tensors: Tensors, target: Target) -> Original:
+        """A checkpoint of the original project in our terms, of a design whose facts name one; raises ``PairError``."""
+        raise NotImplementedError
+
+    @property
     def trainable(self) -> bool:
         """Whether there is anything to learn."""
         return any(True for _ in self.parameters())
@@ -163,9 +187,20 @@ class Drafter(nn.Module):
         return {"calibration": asdict(self.calibration)} if self.calibration else {}
 
     @classmethod
-    def structure(cls, settings: DrafterSettings, extra: dict[str, Any]) -> dict[str, Any]:
-        """Of a saved drafter's `extra_config` what says which weights it has, so that another can start with them."""
-        return {}
+    def facts(cls, settings: Any) -> Facts:
+        """What is known of the design with these settings."""
+        return cls.FACTS
+
+    @property
+    def label(self) -> str:
+        """A short name, with what tells its forms apart."""
+        return self.name
+
+    @classmethod
+    def modernised(cls, old: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
+        """Settings as they are now, of those that a drafter was saved with when all designs shared one form."""
+        flat = {**old, **old.get("options", {})}
+        return {field.name: flat[field.name] for field in fields(cls.Settings) if field.name in flat}
 
 
 REGISTRY: dict[str, type[Drafter]] = {}
@@ -182,23 +217,52 @@ def register(name: str) -> Callable[[type[Drafter]], type[Drafter]]:
     return add
 
 
+def design(name: str) -> type[Drafter]:
+    """The design of this name.  Raises ``ConfigError`` that lists them."""
+    if name not in REGISTRY:
+        raise ConfigError(f"drafter architecture '{name}'", f"one of {', '.join(sorted(REGISTRY))}")
+    return REGISTRY[name]
+
+
+def drafter_settings(given: Mapping[str, Any]) -> Any:
+    """A design's settings: its name in ``architecture``, and what is not as by default."""
+    names = {name: [field.name for field in fields(one.Settings)] for name, one in REGISTRY.items()}
+    return from_mapping(design(given["architecture"]).Settings, given, names)
+
+
+def shared(given: Mapping[str, Any], architecture: str) -> dict[str, Any]:
+    """Those of the given settings that this design knows."""
+    known = {field.name for field in fields(design(architecture).Settings)}
+    return {name: value for name, value in given.items() if name in known}
+
+
+def names_of(test: Callable[[Facts], Any]) -> str:
+    """The designs whose facts pass a test, for messages."""
+    found = [name for name, one in REGISTRY.items() if test(one.FACTS)]
+    return f"{', '.join(found[:-1])} or {found[-1]}" if len(found) > 1 else "".join(found)
+
+
+def facts_of(settings: DrafterSettings) -> Facts:
+    """What is known of the design with these settings."""
+    return design(settings.architecture).facts(settings)
+
+
 def build_drafter(
     settings: DrafterSettings, target: Target, vocab: Tensor | None, extra: dict[str, Any] | None = None
 ) -> Drafter:
     """A fresh drafter for `target`; ``vocab`` (V_draft,) are the target ids it may draft, None = all."""
-    if settings.architecture not in REGISTRY:
-        raise ConfigError(f"drafter architecture '{settings.architecture}'", f"one of {', '.join(sorted(REGISTRY))}")
     extra = dict(extra or {})
     known = extra.pop("calibration", None)
-    drafter: Any = REGISTRY[settings.architecture](settings, target, vocab, **extra)  # type: ignore[call-arg,arg-type]
+    make: Any = design(settings.architecture)
+    drafter: Drafter = make(settings, target, vocab, **extra)
     if known:
         drafter.calibration = Calibration(**known)
     return drafter.bind(target)
 
 
-def resolve_layers(settings: DrafterSettings, target: Target) -> tuple[int, ...]:
-    """Layer indices for `Target.forward`, lowest first, the head's input last."""
-    if settings.layers == "last":
+def resolve_layers(layers: str, target: Target) -> tuple[int, ...]:
+    """Layer indices for `Target.forward`, lowest first, the head's input last; ``layers`` is one of `LAYERS`."""
+    if layers == "last":
         return (LAST,)
     depth = len(target.blocks)
     picks = sorted({max(0, min(2, depth - 1)), depth // 2, max(0, depth - 3)})

@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 
 from semiar.core.draft import Draft, Plan
 from semiar.core.sampling import Sampling, uniform
-from semiar.drafters.base import Context, Drafter, DrafterSettings, State
-from semiar.drafters.compiled import CompiledDraft
+from semiar.drafters.base import Context, State
 from semiar.drafters.drawing import draw_chain
-from semiar.drafters.heads import DraftHead
+from semiar.drafters.engines.compiled import CompiledDraft
+from semiar.drafters.engines.native import native_draft
+from semiar.drafters.head_drafter import HeadDrafter
 from semiar.drafters.memory import Fresh, Memory, map_tensors
-from semiar.drafters.native import NativeDraft, native_draft
-from semiar.drafters.settings import refuse_unused
 from semiar.drafters.trees import Root, draft_tree
-from semiar.errors import PairError
-from semiar.targets.packed import pack
-from semiar.targets.target import LAST, Target
+from semiar.targets.target import Target
 
 
-class ChainDrafter(Drafter):
+class ChainDrafter(HeadDrafter):
     """A drafter of single steps: h_t and d_1..d_k give the state that the draft head turns into the law of the next.
 
-    To add one, subclass it in a file of its own, put ``@register("name")`` before the class and import it in
-    ``drafters/__init__.py``.  Write two hooks; the same code then serves training (all anchors of whole sequences at
-    once, teacher-forced) and drafting (one anchor per row, or the nodes of a tree's level), so the two cannot differ:
+    To add one, subclass it in a file of its own in ``drafters/designs``, put ``@register("name")`` before the class and
+    name the file in that room's ``DESIGNS``.  Write two hooks; the same code then serves training (all anchors of whole
+    sequences at once, teacher-forced) and drafting (one anchor per row, or the nodes of a tree's level), so the two
+    cannot differ:
 
     * ``begin(hidden) -> inner`` makes the drafter's inner state from the target's states ``hidden`` (B, A, F, H) at the
       anchors; ``hidden[:, :, -1]`` is what the output head reads, h_t.
@@ -39,40 +36,20 @@ class ChainDrafter(Drafter):
 
     More, where it is needed:
 
-    * ``Options``, a frozen dataclass: the knobs of ``settings.options``, found in ``self.options``.  ``reads`` names
-      the general settings that it uses beside K, draft vocabulary and rank; any other that is set is refused.
+    * ``Settings``, a frozen dataclass of its own knobs, found in ``self.settings``; ``FACTS``, what is known of it.
     * ``layers`` of ``__init__``: the target layers to read, the head's input (LAST) last.
     * ``memory_shape`` and ``remember``: keys and values of all verified positions, written once when a position is
       verified; ``step`` finds them in ``memory`` and how far it may look in ``memory.visible``.
     * ``head`` and ``head_parameters``, when the logits are not the draft head's alone.
     * ``extra_loss``: a training loss beside that of the drafts.
-    * ``compilable = False``, when the steps cannot become one graph; ``carry``, when ``inner`` is not made of tensors.
+    * ``own_steps``, why the steps can be no graph or program; ``carry``, when ``inner`` is not made of tensors.
 
     A module whose last layer starts at zero and that is added to h_t starts training at the target's own head.
     """
 
-    reads: ClassVar[tuple[str, ...]] = ()
-    compilable: bool = True
+    own_steps: str = ""  # why an engine has to leave it to its own steps
 
-    def __init__(
-        self,
-        settings: DrafterSettings,
-        target: Target,
-        vocab: Tensor | None,
-        embedding_scale: float | None = None,
-        layers: tuple[int, ...] = (LAST,),
-    ):
-        super().__init__(settings, layers)
-        refuse_unused(settings, settings.architecture, ("lora_r", *self.reads))
-        if vocab is not None and int(vocab.max()) >= target.vocab_size:
-            raise PairError(f"a draft vocabulary with token {int(vocab.max())}", f"ids below {target.vocab_size}")
-        self.register_buffer("d2t", vocab)
-        self.size = target.hidden_size
-        self.rows = target.vocab_size if vocab is None else len(vocab)
-        self.scale = embedding_scale or unit_scale(target)
-        self.draft_head = DraftHead(self.size, self.rows, settings.lora_r)
-        self._embedding: list[Tensor] = []
-        self._ready: list[Any] = []  # what drafts instead of `draft`, where it can: a graph or a kernel
+    _ready: Sequence[Any] = ()  # what drafts instead of `draft`, where it can: a graph or a kernel
 
     # -- what a drafter writes ---------------------------------------------------------------------------------------
 
@@ -100,48 +77,29 @@ class ChainDrafter(Drafter):
         """``inner`` with ``change`` applied to its tensors: how a tree picks the nodes that it continues."""
         return map_tensors(change, inner)
 
-    def head(self, state: Tensor, step: int | Tensor) -> Tensor:
-        return self.draft_head(state)
-
-    def head_parameters(self) -> list[nn.Parameter]:
-        return list(self.draft_head.parameters())
-
     # -- what all share ----------------------------------------------------------------------------------------------
 
     def bind(self, target: Target) -> ChainDrafter:
-        ids = torch.arange(target.vocab_size) if self.vocab is None else self.vocab
-        self.draft_head.bind(target, ids)
-        self._embedding = [target.embedding.detach()]
-        self._ready = []
+        super().bind(target)
+        self._ready = ()
         return self
 
     def prepare(self, engine: str = "packed") -> None:
-        if engine == "compiled" and self.compilable:
+        if engine == "compiled" and not self.own_steps:
             self._ready = [CompiledDraft(self)]
-        native = native_draft(self) if engine == "native" and self.compilable else None
+        native = native_draft(self) if engine == "native" and not self.own_steps else None
         if native is not None:
             self._ready = [native]
-        self.draft_head.prepare()
-        pack(self, keep=True, spare=(self.draft_head,))
+        super().prepare(engine)
 
     def copies(self) -> list[Tensor]:
         """The kernel's own weights."""
-        return [one for ready in self._ready if isinstance(ready, NativeDraft) for one in ready.copies]
+        return [one for ready in self._ready for one in ready.copies()]
 
     def train(self, mode: bool = True) -> ChainDrafter:
         if mode:
-            self._ready = []  # what was prepared holds the weights as they were
+            self._ready = ()  # what was prepared holds the weights as they were
         return super().train(mode)
-
-    def extra_config(self) -> dict[str, Any]:
-        return super().extra_config() | {"embedding_scale": self.scale}
-
-    def embed(self, tokens: Tensor) -> Tensor:
-        """The target's input embeddings, brought to unit scale."""
-        return F.embedding(tokens, self._embedding[0]) * self.scale
-
-    def teacher(self, hidden: Tensor) -> Tensor:
-        return self.draft_head.teacher(hidden)
 
     # -- training ----------------------------------------------------------------------------------------------------
 
@@ -167,7 +125,7 @@ class ChainDrafter(Drafter):
         if kept is None:
             return State()
         layers, heads, width = kept
-        dtype = next(self.parameters(), self._embedding[0]).dtype
+        dtype = next(self.parameters(), self.embedding).dtype
         shape = (batch, heads, capacity + 1, width)
         keys, values = ([torch.zeros(shape, dtype=dtype, device=device) for _ in range(layers)] for _ in range(2))
         return State(keys=keys, values=values)
@@ -227,8 +185,3 @@ class ChainDrafter(Drafter):
             return self.head(state, step)
 
         return draw_chain(following, fresh.last, coins, count, sampling, self.vocab, stop_below, self.calibration)
-
-
-def unit_scale(target: Target) -> float:
-    """What brings the target's embeddings to unit scale."""
-    return 1 / float(target.embedding[:4096].detach().float().std())

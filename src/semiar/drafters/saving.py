@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from semiar.drafters.base import Drafter, build_drafter
-from semiar.drafters.settings import DrafterSettings
-from semiar.errors import PairError, SourceNotFound
+from semiar.drafters.base import Drafter, build_drafter, design, drafter_settings
+from semiar.errors import ConfigError, PairError, SourceNotFound
 from semiar.targets.target import Target
 
 
@@ -22,7 +21,7 @@ def save_drafter(drafter: Drafter, folder: Path, about: dict[str, Any]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     config = {"architectures": [type(drafter).__name__], "model_type": "semiar_drafter", **about}
     config |= {"settings": asdict(drafter.settings), "extra": drafter.extra_config()}
-    config |= {name: getattr(drafter.settings, name) for name in ("num_speculative_tokens", "draft_vocab_size")}
+    config |= {name: config["settings"].get(name) for name in ("num_speculative_tokens", "draft_vocab_size")}
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     tensors = {name: value.detach().to("cpu").contiguous() for name, value in drafter.state_dict().items()}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
@@ -31,10 +30,7 @@ def save_drafter(drafter: Drafter, folder: Path, about: dict[str, Any]) -> None:
 def load_drafter(folder: Path, target: Target) -> Drafter:
     """The drafter in `folder`, bound to `target`.  Raises ``PairError`` when they do not belong together."""
     config = read_config(folder)
-    known = {field.name for field in fields(DrafterSettings)}
-    unknown = sorted(set(config["settings"]) - known)
-    if unknown:
-        raise PairError(f"'{folder}/config.json' has unknown settings {unknown}", "settings of this semiar version")
+    settings, extra = saved_settings(config, folder)
     size = target.hidden_size
     if config.get("hidden_size", size) != size:
         found = config["hidden_size"]
@@ -46,9 +42,26 @@ def load_drafter(folder: Path, target: Target) -> Drafter:
             f"'{folder}/model.safetensors' cannot be read: {error}", "a complete drafter", "copy it again"
         ) from error
     vocab = tensors.get("d2t")
-    drafter = build_drafter(DrafterSettings(**config["settings"]), target, vocab, config["extra"])
+    drafter = build_drafter(settings, target, vocab, extra)
     load_weights(drafter, tensors, str(folder))
     return drafter.bind(target)
+
+
+def saved_settings(config: dict[str, Any], folder: Path) -> tuple[Any, dict[str, Any]]:
+    """The settings of a saved drafter, and what else building it takes; those of earlier versions become today's.
+
+    Raises ``PairError`` for settings that this version does not know.
+    """
+    given, extra = dict(config["settings"]), dict(config["extra"])
+    kind = design(given.get("architecture", ""))
+    if "options" in given:  # saved when all designs shared one form
+        given = kind.modernised(given, extra)
+    try:
+        return drafter_settings(given), extra
+    except ConfigError as error:
+        raise PairError(
+            f"'{folder}/config.json' has settings that do not fit: {error}", "settings of this semiar version"
+        ) from error
 
 
 def read_config(folder: Path) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """A Hugging Face causal LM as tokens in, logits and hidden states out."""
 
+from semiar.settings import Load
 from semiar.targets.cache import Cache
-from semiar.targets.load import LoadSettings, load_model, load_tokenizer
+from semiar.targets.load import load_model, load_tokenizer
 from semiar.targets.target import Output, Target
 
-__all__ = ["Cache", "LoadSettings", "Output", "Target", "load_model", "load_tokenizer"]
+__all__ = ["Cache", "Load", "Output", "Target", "load_model", "load_tokenizer"]

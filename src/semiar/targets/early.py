@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from semiar.errors import ConfigError
 from semiar.targets.cache import Cache
-from semiar.targets.native import Native
+from semiar.targets.engines.native import Native
 from semiar.targets.target import Target
 
 FINAL_NORMS = ("norm", "ln_f", "final_layer_norm", "final_layernorm")  # the decoders' names for it

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -16,51 +14,9 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from semiar.errors import ConfigError, SourceNotFound, TargetError
+from semiar.errors import SourceNotFound, TargetError
+from semiar.settings import Load
 from semiar.targets.layers import refuse_unrollable
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
-
-
-@dataclass(frozen=True)
-class LoadSettings:
-    """How the target is put into memory."""
-
-    dtype: str = "auto"
-    """float32, bfloat16, float16, float64, or auto: bfloat16 unless the machine cannot."""
-    device: str = "auto"
-    """cpu, cuda, cuda:1, ..., or auto: a GPU when there is one."""
-    merge: bool = True
-    """Fold a LoRA adapter into the weights for decoding (faster; the merged model is then the reference)."""
-    engine: str = "auto"
-    """eager: as transformers runs it.  packed: weights laid out for the CPU's kernels, projections of one input joined
-    (the output head is kept twice).  compiled: packed, and whole passes of one row as graphs, up to a minute each to
-    compile.  native: a kernel of semiar's own for Llama-like models (weights are kept a second time).  auto: native or
-    packed for bfloat16 on a CPU, else eager."""
-    drafting: str = "auto"
-    """The same for the drafter: eager, packed, compiled (its steps as one graph) or native (a kernel, for small_lm
-    context; other drafters run packed).  auto: as the engine."""
-
-    def __post_init__(self) -> None:
-        known = ("auto", "eager", "packed", "compiled", "native")
-        for name in ("engine", "drafting"):
-            if getattr(self, name) not in known:
-                raise ConfigError(f"{name} '{getattr(self, name)}'", f"one of {', '.join(known)}")
-
-    def torch_dtype(self) -> torch.dtype:
-        if self.dtype == "auto":
-            return torch.bfloat16
-        if self.dtype not in DTYPES:
-            raise ConfigError(f"dtype '{self.dtype}'", f"one of auto, {', '.join(DTYPES)}")
-        return DTYPES[self.dtype]
-
-    def torch_device(self) -> torch.device:
-        if self.device == "auto":
-            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        try:
-            return torch.device(self.device)
-        except RuntimeError as error:
-            raise ConfigError(f"device '{self.device}'", "auto, cpu, cuda or cuda:N") from error
 
 
 def locate(name: str, needed: str = "config.json") -> tuple[str, dict[str, Any]]:
@@ -77,9 +33,9 @@ def locate(name: str, needed: str = "config.json") -> tuple[str, dict[str, Any]]
     return (str(path) if path.is_dir() else name), {}
 
 
-def load_model(name: str, settings: LoadSettings | None = None) -> PreTrainedModel:
+def load_model(name: str, settings: Load | None = None) -> PreTrainedModel:
     """The causal LM `name`, in evaluation mode.  Raises ``SourceNotFound`` or ``TargetError``."""
-    settings = settings or LoadSettings()
+    settings = settings or Load()
     place, extra = locate(name)
     config = _reading(name, AutoConfig.from_pretrained, place, **extra)
     refuse_unrollable(config)

@@ -14,11 +14,11 @@ from torch.nn import functional as F
 from semiar.errors import TargetError
 from semiar.targets.attention import attention_masks
 from semiar.targets.cache import Cache
-from semiar.targets.compiled import Compiled
-from semiar.targets.flat import Flat
+from semiar.targets.engines.compiled import Compiled
+from semiar.targets.engines.flat import Flat
+from semiar.targets.engines.native import Native
+from semiar.targets.engines.packed import given_up
 from semiar.targets.layers import decoder_layers, finish_logits, refuse_unrollable, text_config, windows
-from semiar.targets.native import Native
-from semiar.targets.packed import given_up
 
 LAST = -1  # name of the hidden state that the output head reads: the last layer after the final norm
 

@@ -22,13 +22,13 @@ def estimate(trainer: Any, config: TrainConfig, pair: Pair, samples: Samples, co
     """Print and return seconds, peak memory (bytes) and disk (bytes) of the run, from one timed batch."""
     learns = count(trainer.model.parameters())
     steps = _steps(config, len(samples.train), trainer.args.world_size)
-    step_seconds = _one_pass(trainer, config) * config.optim.gradient_accumulation_steps
-    seconds = config.optim.max_seconds or step_seconds * steps
+    step_seconds = _one_pass(trainer, config) * config.training.gradient_accumulation_steps
+    seconds = config.training.max_seconds or step_seconds * steps
     cached = config.mode == "after" and config.cache_states
     layers = len(getattr(pair.drafter, "layers", (0,)))
     everything = [*samples.train, *samples.held_out]
     states = states_bytes(everything, layers, pair.target.hidden_size) if cached else 0
-    checkpoints = (config.optim.save_total_limit + 1) * learns * 12
+    checkpoints = (config.training.save_total_limit + 1) * learns * 12
     memory = _peak(pair) + learns * 8  # Adam's two moments are not there yet
     console.print(
         f"{learns / 1e6:.1f} M parameters learn; {steps} steps, about {_minutes(seconds)}; memory about "
@@ -40,7 +40,7 @@ def estimate(trainer: Any, config: TrainConfig, pair: Pair, samples: Samples, co
 
 
 def _steps(config: TrainConfig, samples: int, processes: int) -> int:
-    optim = config.optim
+    optim = config.training
     if optim.max_steps > 0:
         return optim.max_steps
     per_step = optim.per_device_train_batch_size * optim.gradient_accumulation_steps * processes
@@ -58,7 +58,7 @@ def _one_pass(trainer: Any, config: TrainConfig) -> float:
     with torch.random.fork_rng():
         for _ in range(2):  # the first pass also warms up the allocator and the kernels
             begin = perf_counter()
-            with torch.autocast(trainer.args.device.type, torch.bfloat16, enabled=config.optim.bf16):
+            with torch.autocast(trainer.args.device.type, torch.bfloat16, enabled=config.training.bf16):
                 loss = trainer.compute_loss(trainer.model, dict(batch), num_items_in_batch=100)
             loss.backward()
             best = min(best, perf_counter() - begin)
@@ -70,7 +70,7 @@ def _one_pass(trainer: Any, config: TrainConfig) -> float:
 
 def typical(trainer: Any, config: TrainConfig) -> list[dict[str, Any]]:
     """The first epoch's batch whose computed tokens, pads included where they are run, are closest to the mean."""
-    data, size = trainer.train_dataset, config.optim.per_device_train_batch_size
+    data, size = trainer.train_dataset, config.training.per_device_train_batch_size
     order = list(trainer._get_train_sampler())
     batches = [[data[i] for i in order[start : start + size]] for start in range(0, len(order), size)]
     flat = trainer.target.flat_limit and not (config.mode == "after" and config.cache_states)

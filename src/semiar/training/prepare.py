@@ -16,15 +16,14 @@ from torch import Tensor
 from semiar.data.batches import Prepared, answers_of, fingerprint, prepare
 from semiar.data.chat import ChatRenderer, end_of_turn_ids
 from semiar.data.tasks.registry import load_any
-from semiar.drafters import Drafter, DrafterSettings, NoDrafter, build_drafter
-from semiar.drafters.base import REGISTRY
-from semiar.drafters.heads import choose_vocab, count_tokens
-from semiar.drafters.saving import load_weights, read_config
+from semiar.drafters import Drafter, NoDrafter, build_drafter
+from semiar.drafters.layers.heads import choose_vocab, count_tokens
+from semiar.drafters.saving import load_weights, read_config, saved_settings
 from semiar.errors import ConfigError, DataError, PairError
 from semiar.pair import Pair
-from semiar.targets import LoadSettings, Target, load_model
+from semiar.targets import Target, load_model
 from semiar.targets.check import check_target
-from semiar.targets.engine import use_flat_passes
+from semiar.targets.engines.prepare import use_flat_passes
 from semiar.targets.lora import attach, load_adapter, merged
 from semiar.training.config import TrainConfig
 
@@ -41,37 +40,37 @@ class Samples:
 
 def load_samples(config: TrainConfig, tokenizer: Any, console: Console) -> Samples:
     """Read, render and split the data; says on the console what was left out and why."""
-    settings = config.samples
-    wanted = settings.limit + settings.eval_samples if settings.limit else None
-    records = load_any(config.data, "train", settings.folder or None, wanted, config.optim.seed)
-    ready = prepare(records.records, ChatRenderer(tokenizer), settings.max_length)
+    data, held = config.data, config.training.eval_samples
+    wanted = None if data.limit is None else data.limit + held
+    records = load_any(replace(data, limit=wanted).filled(split="train"), config.training.seed)
+    ready = prepare(records.records, ChatRenderer(tokenizer), data.max_length)
     skipped = [*records.skipped, *ready.skipped]
     reasons: dict[str, int] = {}
     for skip in skipped:
         reasons[skip.reason] = reasons.get(skip.reason, 0) + 1
     for reason, number in reasons.items():
         console.print(f"[yellow]skipped {number} samples: {reason}[/]")
-    held = min(settings.eval_samples, max(1, len(ready.examples) // 10)) if settings.eval_samples else 0
+    held = min(held, max(1, len(ready.examples) // 10)) if held else 0
     train, held_out = ready.examples[held:], ready.examples[:held]
     if not train:
-        raise DataError(f"{len(ready.examples)} usable samples in '{config.data}'", "at least 2", "add data")
+        raise DataError(f"{len(ready.examples)} usable samples in '{data.source}'", "at least 2", "add data")
     console.print(
         f"{len(train)} samples to learn from, {held} held out; {ready.tokens:,} tokens, "
-        f"{ready.target_tokens:,} of them answers; {ready.truncated} answers cut at {settings.max_length}"
+        f"{ready.target_tokens:,} of them answers; {ready.truncated} answers cut at {data.max_length}"
     )
     return Samples(train, held_out, ready, fingerprint(ready.examples))
 
 
 def build_pair(config: TrainConfig, samples: Samples, tokenizer: Any, console: Console) -> Pair:
     """Target with its adapter, and a fresh or warm-started drafter."""
-    torch.manual_seed(config.optim.seed)  # the adapter's and the drafter's first weights
-    model: Any = load_model(config.model, LoadSettings(config.dtype, config.device))
+    torch.manual_seed(config.training.seed)  # the adapter's and the drafter's first weights
+    model: Any = load_model(config.model, config.load)
     if config.adapter:
         model = load_adapter(model, config.adapter, trainable=config.mode != "after")
         model = merged(model) if config.mode == "after" else model
     elif config.mode != "after":
         model = attach(model, config.lora)
-    if config.optim.gradient_checkpointing and config.mode != "after":
+    if config.training.gradient_checkpointing and config.mode != "after":
         model.enable_input_require_grads()
     target = Target(model)
     check_target(target)
@@ -80,7 +79,8 @@ def build_pair(config: TrainConfig, samples: Samples, tokenizer: Any, console: C
     drafter: Drafter = NoDrafter()
     if config.mode != "lora":
         vocab = draft_vocabulary(config, samples, tokenizer, target, console)
-        drafter = build_drafter(config.drafter, target, vocab, _structure(config)).to(target.device)
+        settings = _saved(config)[0] if config.init_drafter else config.drafter
+        drafter = build_drafter(settings, target, vocab).to(target.device)
         if not drafter.trainable:
             raise ConfigError(
                 f"drafter {drafter.name} has nothing to learn in mode {config.mode}",
@@ -101,7 +101,7 @@ def draft_vocabulary(
         return _saved(config)[1].get("d2t")
     counts = count_tokens(answers_of(samples.train), target.vocab_size)
     ends = end_of_turn_ids(tokenizer, target.lm.generation_config.eos_token_id)
-    vocab = choose_vocab(counts, config.drafter.draft_vocab_size, ends)
+    vocab = choose_vocab(counts, getattr(config.drafter, "draft_vocab_size", "full"), ends)
     if vocab is not None:
         covered = float(counts[vocab].sum() / counts.sum())
         console.print(f"draft vocabulary: {len(vocab)} tokens, {covered:.1%} of all answer tokens")
@@ -110,7 +110,7 @@ def draft_vocabulary(
 
 def choose_passes(config: TrainConfig, target: Target, samples: Samples, *, wrapped: bool) -> str:
     """Switch the target to padding-free passes where they change nothing; says which passes the run makes and why."""
-    if not config.optim.padding_free:
+    if not config.training.padding_free:
         return "padded passes"
     if wrapped:
         return "padded passes (the model is wrapped for several processes)"
@@ -125,30 +125,23 @@ def warm_start(config: TrainConfig, pair: Pair) -> None:
         pair.drafter.bind(pair.target)
 
 
-def _structure(config: TrainConfig) -> dict[str, Any]:
-    """What the drafter of a warm start has beside its settings: older ones lack some weights."""
-    if not config.init_drafter:
-        return {}
-    extra = read_config(Path(config.init_drafter) / "drafter")["extra"]
-    return REGISTRY[config.drafter.architecture].structure(config.drafter, extra)
-
-
-def _saved(config: TrainConfig) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def _saved(config: TrainConfig) -> tuple[Any, dict[str, Tensor]]:
+    """Settings and tensors of the drafter that a warm start begins with."""
     folder = Path(config.init_drafter) / "drafter"
-    saved = read_config(folder)
-    made, asked = asdict(DrafterSettings(**saved["settings"])), asdict(config.drafter)
-    if made != asked:
-        other = {k: v for k, v in made.items() if asked[k] != v}
+    settings = saved_settings(read_config(folder), folder)[0]
+    made, asked = asdict(settings), asdict(config.drafter)
+    other = {k: v for k, v in made.items() if asked.get(k) != v and k not in settings.inherited}
+    if other:
         raise PairError(
             f"init_drafter '{config.init_drafter}' has other settings: {other}", "the same --drafter options"
         )
-    return saved, load_file(folder / "model.safetensors")
+    return settings, load_file(folder / "model.safetensors")
 
 
 def run_key(config: TrainConfig, samples: Samples) -> str:
     """Identity of a run: what must be the same for a checkpoint to be continued."""
-    same = asdict(replace(config, out="", states_folder="", device="auto"))
-    same["optim"] = {k: v for k, v in same["optim"].items() if k not in RESUMABLE}
+    same = asdict(replace(config, out="", states_folder="", load=replace(config.load, device="auto")))
+    same["training"] = {k: v for k, v in same["training"].items() if k not in RESUMABLE}
     return hashlib.sha256(json.dumps([same, samples.key], sort_keys=True).encode()).hexdigest()
 
 

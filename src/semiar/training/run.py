@@ -15,11 +15,10 @@ from rich.console import Console
 from torch import nn
 from transformers import TrainingArguments
 
-from semiar.drafters import NoDrafter
 from semiar.errors import ConfigError, SemiarError, TrainingError
 from semiar.pair import Pair
 from semiar.targets import load_tokenizer
-from semiar.targets.engine import leave_flat_passes
+from semiar.targets.engines.prepare import leave_flat_passes
 from semiar.training.config import TrainConfig
 from semiar.training.estimate import estimate
 from semiar.training.learner import DraftLearner
@@ -57,9 +56,9 @@ def train(
     newest = _resume_point(work, run_key(config, samples), resume)
     trainer = make_trainer(config, pair, samples, args)
     cost = estimate(trainer, config, pair, samples, console)
-    if config.optim.max_seconds:
-        trainer.args.max_steps = max(1, int(config.optim.max_seconds / cost["step_seconds"]))
-        console.print(f"{trainer.args.max_steps} steps fit into {config.optim.max_seconds:g} s")
+    if config.training.max_seconds:
+        trainer.args.max_steps = max(1, int(config.training.max_seconds / cost["step_seconds"]))
+        console.print(f"{trainer.args.max_steps} steps fit into {config.training.max_seconds:g} s")
     if isinstance(trainer, AfterTrainer) and config.cache_states:
         folder = Path(config.states_folder) if config.states_folder else work
         _use_cached_states(trainer, config, pair, samples, folder)
@@ -85,7 +84,7 @@ def train(
 
 def make_trainer(config: TrainConfig, pair: Pair, samples: Samples, args: TrainingArguments) -> BaseTrainer:
     """The trainer of the mode, ready to run."""
-    learner = None if isinstance(pair.drafter, NoDrafter) else DraftLearner(pair.drafter, config.loss)
+    learner = DraftLearner(pair.drafter, config.loss) if pair.drafter.drafts else None
     kinds: dict[str, Any] = {"joint": JointTrainer, "after": AfterTrainer, "lora": LoraTrainer}
     model: nn.Module = learner if config.mode == "after" and learner else pair.target.model
     pad = pair.tokenizer.pad_token_id
@@ -103,14 +102,14 @@ def make_trainer(config: TrainConfig, pair: Pair, samples: Samples, args: Traini
     shared = args.world_size > 1 or trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
     trainer.passes = choose_passes(config, pair.target, samples, wrapped=shared and config.mode != "after")
     if learner is not None:
-        trainer.attach_drafter(pair.target, learner, config.optim.drafter_learning_rate)
+        trainer.attach_drafter(pair.target, learner, config.training.drafter_learning_rate)
     return trainer
 
 
 def arguments(config: TrainConfig, work: Path, has_eval: bool) -> TrainingArguments:
     """Our settings as Hugging Face's."""
-    optim = config.optim
-    gpu = torch.cuda.is_available() and config.device != "cpu"
+    optim = config.training
+    gpu = torch.cuda.is_available() and config.load.device != "cpu"
     measure = optim.eval_steps or optim.save_steps  # a checkpoint that can become the best one has been measured
     strategy = "no" if not has_eval else ("steps" if measure else "epoch")
     best = has_eval and optim.load_best_model_at_end
@@ -161,7 +160,7 @@ def refused_options() -> Iterator[None]:
     except SemiarError:
         raise
     except (ValueError, ImportError, RuntimeError) as error:
-        raise ConfigError(str(error).strip().splitlines()[0], "", "see the options below optim") from error
+        raise ConfigError(str(error).strip().splitlines()[0], "", "see the options below training") from error
 
 
 def _resume_point(work: Path, key: str, resume: bool) -> Path | None:
@@ -193,7 +192,7 @@ def _resume_point(work: Path, key: str, resume: bool) -> Path | None:
 
 def _use_cached_states(trainer: Any, config: TrainConfig, pair: Pair, samples: Samples, folder: Path) -> None:
     examples = [*samples.train, *samples.held_out]
-    key = f"{samples.key}-{config.model}-{config.adapter}-{config.dtype}-{pair.target.fingerprint()}"
+    key = f"{samples.key}-{config.model}-{config.adapter}-{config.load.dtype}-{pair.target.fingerprint()}"
     layers = pair.drafter.layers
     if is_main():
         cache_states(pair.target, examples, layers, folder, key)

@@ -164,8 +164,8 @@ def test_load_any_of_other_sources(tmp_path):
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_real_data(name, data_dir):
-    train, test = (load_task(name, split, data_dir) for split in ("train", "test"))
+def test_real_data(name, folder):
+    train, test = (load_task(name, split, folder) for split in ("train", "test"))
     assert (len(train.records), train.skipped) == (3000, [])
     assert len(test.records) in (493, 500)
     references = [record.answer for record in test.records[:100]]

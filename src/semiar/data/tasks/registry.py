@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from ...errors import DataError, SourceNotFound
+from ...settings import DataSource
 from ..records import Records, gather, load_records
 from ..sources import read_hub, read_rows
 from . import chatdoctor, dialogsum, gsm8k, medquad, samsum, sql
@@ -27,35 +28,34 @@ def get_task(name: str) -> Task:
 
 
 def load_task(
-    name: str, split: str = "train", data_dir: str | None = None, limit: int | None = None, seed: int | None = None
+    name: str, split: str = "train", folder: str | None = None, limit: int | None = None, seed: int | None = None
 ) -> Records:
-    """Records of a task, from ``<data_dir>/<name>/<split>.jsonl`` or, without a data directory, from the hub.
+    """Records of a task, from ``<folder>/<name>/<split>.jsonl`` or, without a data directory, from the hub.
 
-    The environment variable SEMIAR_DATA is the default of `data_dir`.  Raises SourceNotFound when the directory is
+    The environment variable SEMIAR_DATA is the default of `folder`.  Raises SourceNotFound when the directory is
     given and does not hold the task, or when the hub cannot be reached.
     """
     task = get_task(name)
-    directory = data_dir or os.environ.get(DATA_VARIABLE)
+    directory = folder or os.environ.get(DATA_VARIABLE)
     if directory:
-        folder = Path(directory).expanduser() / name
-        if not folder.is_dir():
-            hint = f"correct --data_dir or {DATA_VARIABLE}, or leave both out to read {task.hub_id} from the hub"
-            raise SourceNotFound(f"no folder {folder} for the task {name!r}", "", hint)
-        rows = read_rows(str(folder), split)
+        place = Path(directory).expanduser() / name
+        if not place.is_dir():
+            hint = f"correct --data.folder or {DATA_VARIABLE}, or leave both out to read {task.hub_id} from the hub"
+            raise SourceNotFound(f"no folder {place} for the task {name!r}", "", hint)
+        rows = read_rows(str(place), split)
     else:
         rows = read_hub(task.hub_id, task.hub_config, task.hub_splits.get(split, split))
     return gather(rows, task.record, name, limit=limit, seed=seed)
 
 
-def load_any(
-    source: str, split: str = "train", data_dir: str | None = None, limit: int | None = None, seed: int | None = None
-) -> Records:
-    """Records of a task if `source` is the name of one (write ``./sql`` for a folder of that name), else of a source.
+def load_any(data: DataSource, seed: int | None = None) -> Records:
+    """Records of a task if the source is the name of one (write ``./sql`` for a folder of that name), else of a source.
 
     Raises as `load_task` and `load_records` do.
     """
+    source, split, limit = data.source, data.split or "train", data.limit
     if source in TASKS:
-        return load_task(source, split, data_dir, limit, seed)
+        return load_task(source, split, data.folder or None, limit, seed)
     if "/" not in source and not Path(source).suffix and not Path(source).exists():
         tasks = ", ".join(TASKS)
         raise SourceNotFound(

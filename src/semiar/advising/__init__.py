@@ -1,0 +1,1 @@
+"""What to do on this machine, with this data, in minutes."""

@@ -1,0 +1,7 @@
+"""``python -m semiar.cli``."""
+
+import sys
+
+from semiar.cli.main import main
+
+sys.exit(main())

@@ -1,1 +1,0 @@
-"""Drafters from the original projects' checkpoints."""

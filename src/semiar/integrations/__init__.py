@@ -1,0 +1,1 @@
+"""Other libraries' ways of calling a pair."""
