@@ -183,7 +183,7 @@ def test_half_of_a_pair_is_not_loaded(folder: Path, monkeypatch: pytest.MonkeyPa
         replace(source, goal)
 
     with monkeypatch.context() as patch:
-        patch.setattr("semiar.pair.os.replace", killed)
+        patch.setattr("semiar.pair.files.os.replace", killed)
         with pytest.raises(Broken):
             pair.save(folder)
     with pytest.raises(PairError, match=r"broken off.*pair\.saving"):

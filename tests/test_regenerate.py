@@ -168,5 +168,5 @@ def test_what_cannot_be_regenerated_is_refused(data: Path) -> None:
     texts.write_text('{"text": "just a text"}\n')
     with pytest.raises(ConfigError, match="plain texts"):
         regenerate(pair, settings(texts), quiet())
-    with pytest.raises(ConfigError, match="batch_size 0"):
+    with pytest.raises(ConfigError, match="max_batch 0"):
         settings(data, max_batch=0)

@@ -55,4 +55,4 @@ def stream(
 def train(config: TrainConfig, *, resume: bool = False) -> Pair | None:
     """Run a training and return its pair, loaded afresh for decoding; None when it was interrupted."""
     done = run_training(config, resume=resume)
-    return None if done is None else Pair.load(config.out, config.load)
+    return None if done is None else Pair.load(config.out, Load(config.load.dtype, config.load.device))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from semiar.drafters.layers.heads import choose_vocab, count_tokens
 from semiar.drafters.saving import load_weights
 from semiar.errors import ConfigError
 from semiar.pair import Pair
-from semiar.settings import DataSource, Load
+from semiar.settings import DataSource, Load, Place
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class AttachSettings:
     """Whose answers the drafter may remember, if any; measure it on others."""
     adapter: str = ""
     """PEFT adapter of a target that is given as a model."""
-    load: Load = field(default_factory=Load)
+    load: Place = field(default_factory=Place)
 
 
 def attach(name: str, settings: AttachSettings, console: Console) -> Pair:
@@ -41,7 +41,7 @@ def attach(name: str, settings: AttachSettings, console: Console) -> Pair:
 
     Some are put around the pair's own drafter.  Raises ``ConfigError`` for a drafter that would have to learn.
     """
-    pair = Pair.load(name, replace(settings.load, engine="eager"), adapter=settings.adapter)
+    pair = Pair.load(name, Load(settings.load.dtype, settings.load.device, engine="eager"), adapter=settings.adapter)
     return attach_to(pair, Path(name).expanduser(), settings, console)
 
 

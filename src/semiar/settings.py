@@ -74,26 +74,16 @@ class DataSource:
 
 
 @dataclass(frozen=True)
-class Load:
-    """How a model is put into memory."""
+class Place:
+    """Where a model is put, and how precise it is there."""
 
     dtype: str = AUTO
     """float32, bfloat16, float16, float64, or auto: bfloat16 (verify: float32)."""
     device: str = AUTO
     """cpu, cuda, cuda:1, ..., or auto: a GPU when there is one."""
-    merge: bool = True
-    """Fold a LoRA adapter into the weights for decoding (faster; the merged model is then the reference)."""
-    engine: str = AUTO
-    """eager: as transformers runs it.  packed: weights laid out for the CPU's kernels, projections of one input joined
-    (the output head is kept twice).  compiled: packed, and whole passes of one row as graphs, up to a minute each to
-    compile.  native: a kernel of semiar's own for Llama-like models (weights are kept a second time).  auto: native or
-    packed for bfloat16 on a CPU, else eager."""
-    drafting: str = AUTO
-    """The same for the drafter: eager, packed, compiled (its steps as one graph) or native (its steps as a program of
-    the kernel; what cannot be written down runs packed).  auto: as the engine."""
 
     def __post_init__(self) -> None:
-        one_of(self, engine=ENGINES, drafting=ENGINES, dtype=(AUTO, *DTYPES))
+        one_of(self, dtype=(AUTO, *DTYPES))
 
     def torch_dtype(self) -> torch.dtype:
         """What the weights are loaded as."""
@@ -107,6 +97,26 @@ class Load:
             return torch.device(self.device)
         except RuntimeError as error:
             raise ConfigError(f"device '{self.device}'", "auto, cpu, cuda or cuda:N") from error
+
+
+@dataclass(frozen=True)
+class Load(Place):
+    """How a model is put into memory to decode."""
+
+    merge: bool = True
+    """Fold a LoRA adapter into the weights for decoding (faster; the merged model is then the reference)."""
+    engine: str = AUTO
+    """eager: as transformers runs it.  packed: weights laid out for the CPU's kernels, projections of one input joined
+    (the output head is kept twice).  compiled: packed, and whole passes of one row as graphs, up to a minute each to
+    compile.  native: a kernel of semiar's own for Llama-like models (weights are kept a second time).  auto: native or
+    packed for bfloat16 on a CPU, else eager."""
+    drafting: str = AUTO
+    """The same for the drafter: eager, packed, compiled (its steps as one graph) or native (its steps as a program of
+    the kernel; what cannot be written down runs packed).  auto: as the engine."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        one_of(self, engine=ENGINES, drafting=ENGINES)
 
 
 @dataclass(frozen=True)

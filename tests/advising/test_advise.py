@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.cli import refused
+from kit.cli import parsed, refused
 from kit.models import chain_table, table_model
 from kit.tokenizers import byte_tokenizer
 from rich.console import Console
@@ -20,8 +20,7 @@ from semiar.advising import advise as module
 from semiar.advising.advice import Advice
 from semiar.advising.advise import AdviseSettings, target_of
 from semiar.advising.choice import Heads, choose
-from semiar.cli.main import main, parser
-from semiar.cli.words import normalised
+from semiar.cli import main
 from semiar.drafters import NoDrafter
 from semiar.errors import DataError
 from semiar.pair import Pair
@@ -92,8 +91,8 @@ def test_it_says_what_to_run_where_it_pays(
     assert any(line.startswith("It will pay: use semi with K = 3") for line in said)
     assert any("Teacher-forced on held-out answers, semi came to" in line for line in said)
     assert said[-1] == found["command"] and 3 <= len(found["lines"]) <= 6
-    chosen = parser().parse_args(shlex.split(said[-1])[1:]).train
-    assert (chosen.model, chosen.data, chosen.mode, chosen.adapter) == (str(base), str(data), "after", "")
+    chosen = parsed(shlex.split(said[-1])[1:])
+    assert (chosen.model, chosen.data.source, chosen.mode, chosen.adapter) == (str(base), str(data), "after", "")
     assert chosen.drafter.num_speculative_tokens == 3 and chosen.drafter.draft_vocab_size == "full"
 
 
@@ -191,11 +190,11 @@ def test_the_commands_regenerate_first_where_the_candidates_learned_from_own_ans
         chosen = [replace(one, speedup=Interval(9, 9, 9)) if one.drafter == name else one for one in choices]
         command = Advice(asked, "base", "lora", chosen, HEADS, None, rows).command()
         parts = [shlex.split(part)[1:] for part in command.split(" && ")]
-        found = [parser(part).parse_args(normalised(part, part[0], set())) for part in parts]
+        found = [parsed(part) for part in parts]
         if name == "lookup":
-            assert [one.verb for one in found] == ["attach"] and found[0].attach.adapter == "lora"
+            assert [part[0] for part in parts] == ["attach"] and found[0].adapter == "lora"
             continue
-        first, then = found[0].regenerate, found[1].train
+        first, then = found
         assert (first.run, first.adapter, first.data.source, first.data.folder, first.max_new_tokens) == (
             "base", "lora", "sql", "my data", 128,
         )  # fmt: skip

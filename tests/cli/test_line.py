@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from jsonargparse import ArgumentParser
-from kit.cli import train_words
+from kit.cli import parsed, train_words
 from rich.console import Console
 from safetensors.torch import load_file
 
@@ -181,9 +180,7 @@ def test_the_demo_uses_options_that_exist_and_stops_at_a_failure(
 
     def command(words: Any) -> int:
         seen.append(words[0])
-        parser = ArgumentParser(exit_on_error=False)
-        VERBS[words[0]][0](parser)
-        parser.parse_args(words[1:])
+        parsed(words)
         return int(words[0] == "verify")
 
     settings = demo.DemoSettings(out=str(tmp_path / "demo"), samples=20)

@@ -14,19 +14,18 @@ from semiar.cli import main
 from semiar.errors import SemiarError
 
 WRONG: dict[str, tuple[str, list[str]]] = {
-    "no verb": ("", ["train,generate,bench,verify"]),
     "unknown verb": ("frobnicate", ["'frobnicate'", "'verify'"]),
     "unknown option": ("train --nonsense 3", ["--nonsense", "semiar train --help"]),
-    "missing options": ("train --model x", ["required: data, out", "semiar train --help"]),
-    "no number": ("train --model x --data y --out z --optim.max_steps many", ["optim.max_steps", "many"]),
-    "no truth": ("train --model x --data y --out z --optim.bf16 maybe", ["optim.bf16", "maybe"]),
+    "missing options": ("train --model x", ["required: out", "semiar train --help"]),
+    "no number": ("train --model x --data y --out z --training.max_steps many", ["training.max_steps", "many"]),
+    "no truth": ("train --model x --data y --out z --training.bf16 maybe", ["maybe"]),
     "unknown mode": ("train --model x --data y --out z --mode both", ["mode 'both'", "joint, after or lora"]),
     "unknown loss": ("train --model x --data y --out z --loss.terms mse", ["loss term 'mse'", "tv"]),
-    "no batch": ("train --model x --data y --out z --optim.per_device_train_batch_size 0",
+    "no batch": ("train --model x --data y --out z --training.per_device_train_batch_size 0",
                  ["per_device_train_batch_size 0", "1 or more"]),
-    "no epoch": ("train --model x --data y --out z --optim.num_train_epochs 0", ["num_train_epochs 0"]),
-    "one of the GPUs": ("train --model x --data y --out z --device cuda:1", ["CUDA_VISIBLE_DEVICES"]),
-    "no prompts": ("bench x --prompts 0", ["prompts 0"]),
+    "no epoch": ("train --model x --data y --out z --training.num_train_epochs 0", ["num_train_epochs 0"]),
+    "one of the GPUs": ("train --model x --data y --out z --load.device cuda:1", ["CUDA_VISIBLE_DEVICES"]),
+    "no prompts": ("bench x --data.limit 0", ["limit 0"]),
     "cold": ("bench x --temperature -1", ["temperature"]),
     "lossy proof": ("verify x --rule none", ["rule 'none'", "exact or block"]),
     "no prompt": ("generate x", ["required: prompt"]),
@@ -35,7 +34,7 @@ WRONG: dict[str, tuple[str, list[str]]] = {
     "H10: a penalty": ("generate x hi --repetition_penalty 1.5", ["--repetition_penalty"]),
     "H11: a bias": ("generate x hi --logit_bias 5:-100", ["--logit_bias"]),
     "H14: a stop string": ("generate x hi --stop ha", ["--stop"]),
-    "no folder": ("generate ./none hi", ["no folder './none'"]),
+    "no folder": ("generate ./none hi", ["no model folder './none'"]),
     "no trace": ("report ./none", ["trace.jsonl", "run the bench first"]),
     "no source": ("data gsm9k --model x", ["'gsm9k'", "gsm8k"]),
     "no file": ("data none.jsonl --model x", ["'none.jsonl'"]),
@@ -147,14 +146,14 @@ def test_damaged_pairs_are_refused(capsys: pytest.CaptureFixture[str], copy: Pat
     refused(capsys, ["generate", str(copy), "hi"], "tokenizer", "not the one")
     (copy / "run.yaml").unlink()
     refused(capsys, ["verify", str(copy)], "no run.yaml")
-    refused(capsys, ["bench", str(base)], "no run.yaml")
+    refused(capsys, ["bench", str(base)], "has no drafter")
 
 
 def test_a_count_that_was_not_trained_is_refused(capsys: pytest.CaptureFixture[str], run: Path) -> None:
     for words in (["generate", str(run), "hi"], ["bench", str(run)]):
-        for count in ("-1", "4"):
-            refused(capsys, [*words, "--num_speculative_tokens", count], f"num_speculative_tokens {count}", "to 3",
-                    lines=1)  # fmt: skip
+        for count, expected in (("-1", "0 or more"), ("4", "0 to 3"), ("many", "auto")):
+            told = (f"num_speculative_tokens {count}", expected)
+            refused(capsys, [*words, "--num_speculative_tokens", count], *told)
 
 
 def test_a_warm_start_from_nowhere_is_refused(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from semiar.cli import main
+from semiar.cli.main import main, parser
+from semiar.cli.words import normalised
 
 SMALL = [
     "--load.dtype", "float32", "--lora.r", "4", "--drafter.num_speculative_tokens", "3",
@@ -19,6 +21,12 @@ SMALL = [
 
 def train_words(base: Path, data: Path, out: Path, *more: str) -> list[str]:
     return ["train", "--model", str(base), "--data", str(data), "--out", str(out), *SMALL, *more]
+
+
+def parsed(words: list[str]) -> Any:
+    """What the parser makes of a command line, without running it: the options of its verb."""
+    top = parser(words)
+    return top.parse_args(normalised(words, words[0], top.switches_of(words[0])))[words[0]]
 
 
 def refused(capsys: pytest.CaptureFixture[str], words: list[str], *expected: str, lines: int = 1) -> str:

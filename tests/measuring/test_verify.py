@@ -43,12 +43,12 @@ def prompts(count: int = 3) -> list[list[int]]:
 
 
 def certificate(pair: Pair, settings: VerifySettings = QUICK) -> Certificate:
-    return verify(pair, prompts(settings.prompts), (), settings, Console(quiet=True))
+    return verify(pair, prompts(settings.data.limit or 0), (), settings, Console(quiet=True))
 
 
 @pytest.mark.parametrize("rule", ["exact", "block"])
 def test_a_right_pair_passes(rule: str) -> None:
-    found = certificate(pair_with(), replace(QUICK, rule=rule))
+    found = certificate(pair_with(), replace(QUICK, decoding=replace(QUICK.decoding, rule=rule)))
     assert found.passed and not found.differences
     assert found.greedy_tokens == 3 * 3 * 24 and found.greedy_prompts == 3  # K = 1, K = 3, one ragged batch
     assert found.greedy_accepted_drafts > 20 and found.dtype == "float32"

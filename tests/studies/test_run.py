@@ -72,7 +72,7 @@ def test_another_budget_is_not_mixed_in(
     folder: Path, base: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = folder.with_name("other.yaml")
-    path.write_text(yaml.safe_dump(recipe(base, data, folder, data={"limit": 8}), sort_keys=False))
+    path.write_text(yaml.safe_dump({**recipe(base, data, folder), "data": {"limit": 8}}, sort_keys=False))
     assert main(["compare", "--config", str(path)]) == 2
     assert "another data" in capsys.readouterr().err
 

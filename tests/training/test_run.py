@@ -71,7 +71,7 @@ def test_a_sequence_learned_by_heart_is_drafted_at_every_depth(base: Path, tmp_p
     )  # fmt: skip
     assert train(config) is not None
     pair = semiar.load(config.out, dtype="float32")
-    done = pair.complete(["go"], max_new_tokens=40)[0]
+    done = pair.complete(["go"], Decoding(max_new_tokens=40))[0]
     assert done.text == text
     assert done.accepted[:-1] == done.drafted[:-1] and set(done.drafted[:-1]) == {4}
     assert sum(done.emitted) == 33
@@ -141,7 +141,7 @@ def test_accumulation_does_not_change_the_run(config: TrainConfig, tmp_path: Pat
     results = []
     for name, batch, passes in (("once", 4, 1), ("parts", 1, 4)):
         one = with_optim(config, per_device_train_batch_size=batch, gradient_accumulation_steps=passes, max_steps=3)
-        one = replace(one, mode=mode, out=str(tmp_path / name), dtype="float32")
+        one = replace(one, mode=mode, out=str(tmp_path / name), load=Load("float32", config.load.device))
         assert train(one) is not None
         results.append(weights(one.out))
     for name in results[0]:
@@ -218,7 +218,7 @@ def test_adapters_are_quiet_at_inference(config: TrainConfig) -> None:
     assert pair is not None
     fresh = semiar.load(config.out, dtype="float32", merge=False)
     live = semiar.Pair(pair.target, pair.drafter, pair.tokenizer, pair.base)
-    texts = [p.complete(["what is 1 plus 1?"], max_new_tokens=24)[0].token_ids for p in (live, live, fresh)]
+    texts = [p.complete(["what is 1 plus 1?"], Decoding(max_new_tokens=24))[0].token_ids for p in (live, live, fresh)]
     assert texts[0] == texts[1] == texts[2]
 
 

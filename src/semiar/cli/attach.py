@@ -15,7 +15,7 @@ HELP = "Put a drafter that needs no training beside a target."
 
 def options(one: Parser, words: Sequence[str]) -> None:
     add_pair(one, ", or a model: hub id or folder")
-    add_settings(one, AttachSettings, words, skip=("load.engine", "load.drafting"))
+    add_settings(one, AttachSettings, words)
 
 
 def run(chosen: Namespace) -> None:

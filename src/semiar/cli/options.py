@@ -11,6 +11,8 @@ import yaml
 from jsonargparse import ArgumentParser, Namespace
 
 from semiar.drafters import DefaultSettings, DrafterSettings, design, drafter_settings
+from semiar.errors import ConfigError, SourceNotFound
+from semiar.records import check
 from semiar.settings import Decoding
 
 
@@ -26,7 +28,7 @@ class Parser(ArgumentParser):
         return self.verbs[verb].switches() if verb in self.verbs else set()
 
     def switches(self) -> set[str]:
-        """Options that are set by ``--name`` and ``--no_name``."""
+        """Options that are switched on by their name, and off by `off` of it."""
         found = {name for action in self._actions for name in action.option_strings if _is_switch(action)}
         return {name.removeprefix("--") for name in found}
 
@@ -66,11 +68,23 @@ def architecture(words: Sequence[str]) -> str:
     """
     name = value_of(words, "--drafter.architecture")
     for path in values_of(words, "--config"):
-        if not name and Path(path).is_file():
-            said = yaml.safe_load(Path(path).read_text(encoding="utf-8")) if Path(path).is_file() else None
-            drafter = said.get("drafter") if isinstance(said, dict) else None
-            name = str(drafter.get("architecture") or "") if isinstance(drafter, dict) else ""
+        drafter = {} if name else read_recipe(path).get("drafter")
+        name = name or str((drafter if isinstance(drafter, dict) else {}).get("architecture") or "")
     return design(name).name if name else DefaultSettings.architecture
+
+
+def read_recipe(path: str) -> dict[str, Any]:
+    """What a recipe says.  Raises ``ConfigError`` for what is no YAML mapping, ``SourceNotFound`` for no file."""
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise SourceNotFound(f"there is no recipe '{path}'", "a YAML file")
+    try:
+        said = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+    except yaml.YAMLError as error:
+        raise ConfigError(f"parsing config '{path}' failed: {' '.join(str(error).split())}", "a YAML file") from error
+    if not isinstance(said, dict):
+        raise ConfigError(f"'{path}' holds a {type(said).__name__}", "names with values")
+    return check(said, f"'{path}'")  # the run.yaml of a pair is a recipe too
 
 
 def values_of(words: Sequence[str], option: str) -> Iterator[str]:

@@ -11,11 +11,10 @@ from semiar.training.config import TrainConfig
 from semiar.training.run import train
 
 HELP = "Fine-tune a target and its drafter."
-DECODING_ONLY = ("load.merge", "load.engine", "load.drafting")
 
 
 def options(one: Parser, words: Sequence[str]) -> None:
-    add_settings(one, TrainConfig, words, skip=DECODING_ONLY)
+    add_settings(one, TrainConfig, words)
     add_switch(one, "resume", "continue an interrupted run")
     add_switch(one, "dry_run", "only estimate")
 

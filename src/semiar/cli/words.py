@@ -5,15 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 import yaml
 
-from semiar.cli.options import off
+from semiar.cli.options import off, read_recipe
 from semiar.drafters import REGISTRY
-from semiar.errors import ConfigError, SourceNotFound
-from semiar.records import check
+from semiar.errors import ConfigError
 
 SHORT = {"data": "data.source", "test": "test.source"}  # what a group's own name stands for
 OLD = {  # names of earlier versions, options and keys alike; a name that ends in a dot stands for all below it
@@ -77,16 +75,7 @@ def _refuse_old(name: str, verb: str, mark: str) -> None:
 
 def _recipe(path: str, verb: str) -> str:
     """A recipe's content as YAML in today's form.  Raises ``ConfigError`` for old keys and for what is no mapping."""
-    file = Path(path).expanduser()
-    if not file.is_file():
-        raise SourceNotFound(f"there is no recipe '{path}'", "a YAML file")
-    try:
-        said = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
-    except yaml.YAMLError as error:
-        raise ConfigError(f"parsing config '{path}' failed: {' '.join(str(error).split())}", "a YAML file") from error
-    if not isinstance(said, dict):
-        raise ConfigError(f"'{path}' holds a {type(said).__name__}", "names with values")
-    said = check(said, f"'{path}'")  # the run.yaml of a pair is a recipe too
+    said = read_recipe(path)
     for name in _names(said, ""):
         if name not in ("tasks", "seeds"):
             _refuse_old(name, verb, "")

@@ -41,7 +41,7 @@ def run_demo(settings: DemoSettings, command: Callable[[Sequence[str]], int], co
     console.rule("the same on your own data")
     console.print(
         "semiar train --model HuggingFaceTB/SmolLM2-135M-Instruct --data my.jsonl --out runs/mine\n"
-        "semiar bench runs/mine --task my_test.jsonl\n"
+        "semiar bench runs/mine --data my_test.jsonl\n"
         'semiar generate runs/mine "your prompt"',
         highlight=False,
     )
@@ -54,18 +54,28 @@ def verbs(settings: DemoSettings, base: str) -> list[list[str]]:
     data, joint, pair = str(out / "data"), str(out / "joint"), str(out / "pair")
     sql_set.write(out / "data" / "sql", settings.samples + 32, 200, settings.seed)
     train = [
-        "train", "--model", base, "--data", "sql", "--samples.folder", data, "--samples.eval_samples", "32",
-        "--optim.per_device_train_batch_size", "4", "--optim.drafter_learning_rate", "2e-3",
-        "--optim.seed", str(settings.seed), "--drafter.num_speculative_tokens", "6",
+        "train", "--model", base, "--data", "sql", "--data.folder", data, "--training.eval_samples", "32",
+        "--training.per_device_train_batch_size", "4", "--training.drafter_learning_rate", "2e-3",
+        "--training.seed", str(settings.seed), "--drafter.num_speculative_tokens", "6",
     ]  # fmt: skip
     refine = [
         "--mode", "after", "--adapter", joint, "--init_drafter", joint, "--loss.anchors_per_sample", "32",
-        "--optim.num_train_epochs", str(settings.refine_epochs), "--optim.logging_steps", "100",
+        "--training.num_train_epochs", str(settings.refine_epochs), "--training.logging_steps", "100",
     ]  # fmt: skip
     return [
-        ["data", "sql", "--folder", data, "--model", base, "--limit", "100"],
-        [*train, "--out", joint, "--optim.learning_rate", "5e-4"],
+        ["data", "sql", "--data.folder", data, "--model", base, "--data.limit", "100"],
+        [*train, "--out", joint, "--training.learning_rate", "5e-4"],
         [*train, "--out", pair, *refine],
-        ["bench", pair, "--prompts", str(settings.prompts), "--max_new_tokens", "80", "--base", "true"],
-        ["verify", pair, "--prompts", "3", "--max_new_tokens", "32", "--samples", "60"],
+        [
+            "bench",
+            pair,
+            "--data.limit",
+            str(settings.prompts),
+            "--max_new_tokens",
+            "80",
+            "--base",
+            "--num_speculative_tokens",
+            "auto",
+        ],
+        ["verify", pair, "--data.limit", "3", "--max_new_tokens", "32", "--samples", "60"],
     ]

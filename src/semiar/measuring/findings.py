@@ -60,7 +60,7 @@ class Time:
     per_token: dict[str, dict[str, float]]
     """Mode -> prefill, draft, verify, overhead per emitted token; sums to 1000 / tokens per second."""
     profile: dict[str, dict[str, float]]
-    """Mode -> mean milliseconds per target pass of each part; empty unless the bench ran with --profile."""
+    """Mode -> mean milliseconds per target pass of each part; empty unless the bench ran with --profile on."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from semiar.drafters import Drafter, NoDrafter, load_drafter
 from semiar.drafters.saving import read_config, save_drafter
-from semiar.errors import ConfigError, PairError
+from semiar.errors import ConfigError, PairError, SourceNotFound
 from semiar.pair.files import (
     ADAPTER_FILES,
     adapter_hash,
@@ -59,6 +59,7 @@ class Pair(Speaker):
         """
         load = load or Load()
         if not is_pair(name):
+            _refuse_neither(Path(name).expanduser())
             return cls._of_parts(str(name), load, adapter, drafter)
         if adapter or drafter:
             given = f"adapter '{adapter}'" if adapter else f"drafter '{drafter}'"
@@ -138,6 +139,14 @@ class Pair(Speaker):
             "adapted": is_adapted(self.target.model) or self.adapter is not None,
             "tokenizer_sha256": fingerprint(self.tokenizer),
         }
+
+
+def _refuse_neither(folder: Path) -> None:
+    """Raise ``SourceNotFound`` for a folder that is neither a pair nor a model."""
+    if folder.is_dir() and not (folder / "config.json").is_file():
+        raise SourceNotFound(
+            f"'{folder}' has no run.yaml and no config.json", "a folder that semiar train wrote, or one of a model"
+        )
 
 
 def _drafter_in(folder: Path, target: Target) -> Drafter:

@@ -15,7 +15,7 @@ from transformers import (
 )
 
 from semiar.errors import SourceNotFound, TargetError
-from semiar.settings import Load
+from semiar.settings import Place
 from semiar.targets.layers import refuse_unrollable
 
 
@@ -33,9 +33,9 @@ def locate(name: str, needed: str = "config.json") -> tuple[str, dict[str, Any]]
     return (str(path) if path.is_dir() else name), {}
 
 
-def load_model(name: str, settings: Load | None = None) -> PreTrainedModel:
+def load_model(name: str, settings: Place | None = None) -> PreTrainedModel:
     """The causal LM `name`, in evaluation mode.  Raises ``SourceNotFound`` or ``TargetError``."""
-    settings = settings or Load()
+    settings = settings or Place()
     place, extra = locate(name)
     config = _reading(name, AutoConfig.from_pretrained, place, **extra)
     refuse_unrollable(config)

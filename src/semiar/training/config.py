@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from semiar.drafters import DefaultSettings, DrafterSettings, drafter_settings
 from semiar.errors import ConfigError
-from semiar.settings import DataSource, Load, Training, at_least
+from semiar.settings import DataSource, Place, Training, at_least
 from semiar.targets.lora import LoraSettings
 from semiar.training.objectives import parse_loss
 
@@ -56,7 +56,7 @@ class TrainConfig:
     """Mode after: compute the target's states once and keep them on disk in bfloat16."""
     states_folder: str = ""
     """Keep those states here, for other runs on the same target and data; default: with the run, removed after it."""
-    load: Load = field(default_factory=Load)
+    load: Place = field(default_factory=Place)
     lora: LoraSettings = field(default_factory=LoraSettings)
     drafter: DrafterSettings = field(default_factory=DefaultSettings)
     loss: LossSettings = field(default_factory=LossSettings)
@@ -74,8 +74,3 @@ class TrainConfig:
             raise ConfigError(
                 f"device '{self.load.device}'", "auto, cpu or cuda", "pick a GPU with CUDA_VISIBLE_DEVICES"
             )
-        for name, usual in (("engine", "auto"), ("drafting", "auto"), ("merge", True)):
-            if getattr(self.load, name) != usual:
-                raise ConfigError(
-                    f"load.{name} {getattr(self.load, name)} in training", "to leave it out: it is for decoding"
-                )

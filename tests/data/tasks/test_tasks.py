@@ -11,6 +11,7 @@ from semiar.data.tasks.metrics import exact_match, rouge_score, text_score, toke
 from semiar.data.tasks.registry import TASKS, get_task, load_any, load_task, scorer
 from semiar.data.tasks.sql import match, normalise
 from semiar.errors import DataError, SourceNotFound
+from semiar.settings import DataSource
 
 ROWS = {
     "gsm8k": {"question": "1+1?", "answer": "#### 2"},
@@ -141,7 +142,7 @@ def test_load_task_from_a_directory(tmp_path, monkeypatch):
     assert result.skipped == [Skipped("test.jsonl:2", "no answer")]
     monkeypatch.setenv("SEMIAR_DATA", str(tmp_path))
     assert load_task("sql", "test") == result
-    assert load_any("sql", "test") == result
+    assert load_any(DataSource("sql", "test")) == result
     with pytest.raises(SourceNotFound, match="openai/gsm8k"):
         load_task("gsm8k")
 
@@ -158,9 +159,9 @@ def test_load_task_from_the_hub(monkeypatch):
 
 def test_load_any_of_other_sources(tmp_path):
     save(tmp_path, "mine", [ROWS["gsm8k"]])
-    assert load_any(str(tmp_path / "mine")).records[0].answer == "#### 2"
+    assert load_any(DataSource(str(tmp_path / "mine"))).records[0].answer == "#### 2"
     with pytest.raises(SourceNotFound, match=r"'gsm9k' is no task.*gsm8k"):
-        load_any("gsm9k")
+        load_any(DataSource("gsm9k"))
 
 
 @pytest.mark.parametrize("name", TASKS)
