@@ -11,23 +11,26 @@ from hypothesis import strategies as st
 from semiar.core.theory import (
     Costs,
     best_count,
+    expected_tokens_per_pass,
     passes_for,
     predict,
     predict_answers,
-    speedup,
-    tokens_per_call,
 )
 from semiar.errors import ConfigError
 
 UNIT = st.floats(0, 1)
 
 
-def test_tokens_per_call():
-    assert tokens_per_call([]) == 1
-    assert tokens_per_call([0.5, 0.5, 0.5]) == pytest.approx(1 + 0.5 + 0.25 + 0.125)
-    assert tokens_per_call([1.0] * 4) == 5
+def speedup(betas, verify, draft, overhead, count):
+    return predict(betas, Costs(verify, draft, overhead), count).speedup
+
+
+def test_expected_tokens_per_pass():
+    assert expected_tokens_per_pass([]) == 1
+    assert expected_tokens_per_pass([0.5, 0.5, 0.5]) == pytest.approx(1 + 0.5 + 0.25 + 0.125)
+    assert expected_tokens_per_pass([1.0] * 4) == 5
     with pytest.raises(ConfigError):
-        tokens_per_call([1.2])
+        expected_tokens_per_pass([1.2])
 
 
 def test_speedup_by_hand():
@@ -65,7 +68,7 @@ def test_best_count_is_best(betas, cost, overhead):
     best = best_count(betas, verify, cost, overhead, len(betas))
     every = [speedup(betas, verify, cost, overhead, k) for k in range(len(betas) + 1)]
     assert every[best] == max(every) >= 1
-    counts = [tokens_per_call(betas[:k]) for k in range(len(betas) + 1)]
+    counts = [expected_tokens_per_pass(betas[:k]) for k in range(len(betas) + 1)]
     assert all(a <= b for a, b in pairwise(counts))
 
 
@@ -75,7 +78,7 @@ def test_passes_for_short_answers_count_the_cut_last_pass():
     # length 2, one draft accepted with 0.5: a hit ends it in one pass, a miss needs a second
     assert passes_for(2, [0.5], 1) == pytest.approx(1.5)
     betas = [0.8, 0.7, 0.6]
-    assert 4000 / passes_for(4000, betas, 3) == pytest.approx(tokens_per_call(betas), rel=1e-3)
+    assert 4000 / passes_for(4000, betas, 3) == pytest.approx(expected_tokens_per_pass(betas), rel=1e-3)
 
 
 def test_answers_are_predicted_slower_than_endless_text():

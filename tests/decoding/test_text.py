@@ -117,9 +117,9 @@ def test_a_completion_counts_its_passes() -> None:
     target = Target(table_model(chain_table(8)))
     done = complete(target, TableDrafter(table, 4), OneTokenPerByte("abcdefgh"), [[0]], Limits(12))
     assert done[0].accepted == [3, 4, 2] and done[0].drafted == [4, 4, 2] and done[0].emitted == [4, 5, 3]
-    assert done[0].mean_acceptance_length == 4
+    assert done[0].tokens_per_pass == 4
     assert done[0].token_ids == [1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4]
-    assert complete(target, NoDrafter(), OneTokenPerByte("a"), [[0]], Limits(0))[0].mean_acceptance_length == 0
+    assert complete(target, NoDrafter(), OneTokenPerByte("a"), [[0]], Limits(0))[0].tokens_per_pass == 0
 
 
 def test_unseeded_generators_differ() -> None:

@@ -10,7 +10,7 @@ import pytest
 from semiar.drafters import drafter_settings, facts_of
 from semiar.studies.claims import NO, OPEN, YES, judge
 from semiar.studies.figures import figures, pareto
-from semiar.studies.statistics import difference, figure, speedup, tokens_per_call
+from semiar.studies.statistics import acceptance_length, difference, figure, speedup
 from semiar.studies.table import advice, lines, prediction_errors
 
 
@@ -37,10 +37,7 @@ def row(
         accepted = 20 * (tau - 1) * (1 + (noise if index % 2 else -noise))
         tokens = 20 + accepted
         seconds = 20 * (VERIFY + draft) / 1e3
-        prompts.append({
-            "passes": 20, "accepted": accepted, "plain_tokens": tokens, "plain_seconds": tokens * PLAIN / 1e3,
-            "speculative_tokens": tokens, "speculative_seconds": seconds,
-        })  # fmt: skip
+        prompts.append({"blocks": [[20, accepted, tokens, tokens * PLAIN / 1e3, tokens, seconds]]})
     speed = tau * PLAIN / (VERIFY + draft)
     return {
         "key": f"{study}-{task}-{drafter}-{point}", "study": study, "task": task, "drafter": drafter, "seed": 0,
@@ -50,7 +47,8 @@ def row(
             "verify_ms": {str(n): PLAIN + n / 5 for n in range(1, 7)}, "draft_ms": [draft] * 5, "overhead_ms": 0.1
         },
         "measured": {
-            "num_speculative_tokens": count, "time": {"draft_ms": draft}, "texts": {"equal": 10, "compared": 10},
+            "num_speculative_tokens": count, "disturbed": "", "time": {"draft_ms": draft},
+            "texts": {"equal": 10, "compared": 10},
             "acceptance": {"conditional_acceptance_rate": [0.5] * count},
             "speed": {"speedup": speed, "speedup_without_prefill": speed, "tokens_per_second": 100.0},
             "prediction": {"speedup": speed * 1.1, "best_num_speculative_tokens": 1, "by_count": [1.0, 1.2]},
@@ -141,12 +139,12 @@ def test_an_attention_layer() -> None:
 def test_intervals_are_paired() -> None:
     """Two drafters that both do badly on the same prompts differ for certain, though neither figure is certain."""
     first, second = row("a", "sql", 3.0, noise=0.5), row("b", "sql", 2.8, noise=0.5)
-    apart = difference([first], [second], tokens_per_call)
+    apart = difference([first], [second], acceptance_length)
     assert apart.low > 0 and apart.value == pytest.approx(0.2)
-    alone = figure([first], tokens_per_call)
+    alone = figure([first], acceptance_length)
     assert alone.value == pytest.approx(3.0) and alone.high - alone.low > 0.5
     assert figure([first], speedup).value == pytest.approx(3.0 * PLAIN / (VERIFY + 1))
-    assert math.isnan(difference([first], [row("b", "gsm8k", 2.0)], tokens_per_call).value)
+    assert math.isnan(difference([first], [row("b", "gsm8k", 2.0)], acceptance_length).value)
 
 
 def test_the_front_and_the_order_of_the_table() -> None:

@@ -32,7 +32,7 @@ def test_every_cell_has_a_row_and_a_failure_costs_only_its_own(rows: list[dict[s
         if "error" in row:
             continue
         assert row["measured"]["texts"] == {"compared": 2, "equal": 2}
-        assert len(row["by_prompt"]) == 2 and all(one["passes"] > 0 for one in row["by_prompt"])
+        assert len(row["by_prompt"]) == 2 and all(one["blocks"][0][0] > 0 for one in row["by_prompt"])
         if row["drafter"] in ("semi", "medusa"):
             assert row["train"]["rows"] == 12 and row["train"]["train_runtime"] > 0 and row["parameters"] > 0
             assert row["peak_bytes"] > 1e6 and row["held_out"]["acceptance_length"] >= 1
@@ -117,7 +117,7 @@ def test_joint_and_after_serve_the_same_target(
         runs[mode] = yaml.safe_load((folder / "run.yaml").read_text())
     assert runs["after"]["adapter"].endswith("joint-sums-semi-mode=joint-0") and not runs["joint"]["adapter"]
     assert runs["after"]["data"] == runs["joint"]["data"] | {"source": str(data)}
-    assert [one["plain_tokens"] for one in joint["by_prompt"]] == [one["plain_tokens"] for one in after["by_prompt"]]
+    assert [one["blocks"][0][2] for one in joint["by_prompt"]] == [one["blocks"][0][2] for one in after["by_prompt"]]
     capsys.readouterr()
     assert main(["compare", "--config", str(path), "--report_only"]) == 0
     told, page = capsys.readouterr().out, (tmp_path / "out" / "report.html").read_text()

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from semiar.advising.choice import Choice, Heads, Length, longer, overtaking, what_would_change
+from semiar.errors import TrainingError
 from semiar.studies.statistics import Row
 
 
@@ -28,8 +29,12 @@ class Advice:
 
     @property
     def best(self) -> Choice:
-        """The fastest candidate."""
-        return max(self.choices, key=lambda one: one.speedup.value)
+        """The fastest candidate whose measurement can be believed.  Raises ``TrainingError`` when there is none."""
+        sound = [one for one in self.choices if not one.disturbed]
+        if not sound:
+            told = "; ".join(f"{one.drafter}: {one.disturbed}" for one in self.choices)
+            raise TrainingError(f"no measurement can be believed ({told})", "a quieter machine", "run it again then")
+        return max(sound, key=lambda one: one.speedup.value)
 
     def lines(self) -> list[str]:
         """Plain words, the command last."""
@@ -44,10 +49,13 @@ class Advice:
         }[best.verdict]
         found = [
             f"{told} (95 % over {prompts} prompts, without the time of the prompt itself).",
-            f"A pass yields {best.tokens_per_call:.2f} tokens for {best.draft_ms:.1f} ms of drafting and "
+            f"A pass yields {best.tokens_per_pass:.2f} tokens for {best.draft_ms:.1f} ms of drafting and "
             f"{best.verify_ms:.1f} ms of verifying, against {best.plain_ms:.1f} ms for one; if every draft were "
             f"accepted, the most would be {best.at(1.0):.2f}.",
         ]
+        for one in self.choices:
+            if one.disturbed:
+                found.append(f"{one.drafter} is left out: its measurement was disturbed ({one.disturbed}).")
         if best.draft_vocab_size:
             found.append(self._vocabularies())
         if self.lengths:
@@ -116,7 +124,7 @@ def show(advice: Advice, console: Console) -> None:
         table.add_column(name, justify="left" if name == "drafter" else "right")
     for one in sorted(advice.choices, key=lambda one: -one.speedup.value):
         table.add_row(
-            one.drafter, one.draft_vocab_size or "-", str(one.count), f"{one.tokens_per_call:.2f}",
+            one.drafter, one.draft_vocab_size or "-", str(one.count), f"{one.tokens_per_pass:.2f}",
             f"{one.draft_ms:.1f}", str(one.speedup), one.verdict,
         )  # fmt: skip
     console.print(table)

@@ -13,6 +13,7 @@ import yaml
 from rich.console import Console
 
 from semiar.advising.advice import Advice, show
+from semiar.advising.budget import ANSWERING, Budget, Costs
 from semiar.advising.choice import Heads, Length, choose
 from semiar.advising.vocabulary import measure_heads
 from semiar.data.batches import prepare
@@ -27,14 +28,13 @@ from semiar.regenerate import RegenerateSettings, regenerate
 from semiar.settings import DataSource, Decoding, Load, Training, at_least
 from semiar.studies.config import CompareConfig, TaskSettings
 from semiar.studies.grid import cells
-from semiar.studies.making import trained
+from semiar.studies.making import trained, trained_as
 from semiar.studies.run import run_compare
 from semiar.studies.statistics import Row
 
 CANDIDATES: dict[str, dict[str, Any]] = yaml.safe_load(
     (files("semiar.advising") / "presets" / "candidates.yaml").read_text(encoding="utf-8")
 )
-ANSWERING, TRAINING = 0.3, 0.2  # shares of the time: own answers, and each candidate's training
 FIRST, MOST = 32, 400  # rows of the first batch of own answers, and most rows that the candidates learn from
 LONGEST = 96  # tokens in an answer that is measured, unless said otherwise
 HELD = 32  # most rows that acceptance is measured on while training
@@ -55,7 +55,7 @@ class AdviseSettings:
     prompts: int = 8
     """Held-out prompts that each candidate is measured on."""
     minutes: float = 5.0
-    """About how long it may take; half of it is training, and measuring takes as long as it takes."""
+    """How long it may take; what is measured first says how long the candidates may train."""
     regenerate: bool = True
     """Learn from the target's own answers instead of the data's."""
     out: str = ""
@@ -83,8 +83,9 @@ def advise(settings: AdviseSettings, console: Console) -> Advice:
     adapter = "" if named == "none" else named
     folder = Path(settings.out).expanduser()
     _same_question(folder, settings)
-    task, rows = material(settings, model, adapter, folder, console)
-    config = comparison(settings, model, task, rows)
+    budget = Budget(settings.minutes)
+    task, rows, seconds = material(settings, model, adapter, folder, budget, console)
+    config = comparison(settings, model, task, rows, seconds)
     found = run_compare(config, console)
     good = [row for row in found if "error" not in row]
     if not good:
@@ -92,7 +93,7 @@ def advise(settings: AdviseSettings, console: Console) -> Advice:
     heads = _heads(config, good, adapter)
     made = Advice(
         asdict(settings), model, adapter, [choose(row, heads) for row in good], heads,
-        lengths(config, good, console), good,
+        lengths(config, good, budget, console), good,
     )  # fmt: skip
     show(made, console)
     (folder / "advice.json").write_text(
@@ -132,9 +133,11 @@ def _same_question(folder: Path, settings: AdviseSettings) -> None:
 
 
 def material(
-    settings: AdviseSettings, model: str, adapter: str, folder: Path, console: Console
-) -> tuple[TaskSettings, int]:
-    """Rows to learn from and prompts to measure on, which are not among them; how many rows are learned from."""
+    settings: AdviseSettings, model: str, adapter: str, folder: Path, budget: Budget, console: Console
+) -> tuple[TaskSettings, int, float]:
+    """Rows to learn from and prompts to measure on, which are not among them; how many rows are learned from, and for
+    how many seconds each candidate may do so.
+    """
     name = f"{Path(settings.data.source).stem}.jsonl"
     learned, held, own = (folder / place / name for place in ("rows", "prompts", "answers"))
     if not held.is_file():
@@ -144,11 +147,36 @@ def material(
             raise DataError(f"{len(records)} samples in '{settings.data.source}'", f"{settings.prompts + 2} or more")
         _write(learned, records[settings.prompts :])
         _write(held, records[: settings.prompts])
+    begin = perf_counter()
+    pair = Pair.load(model, settings.load, adapter=adapter)
+    loading = perf_counter() - begin
     rows = min(MOST, len(learned.read_text(encoding="utf-8").splitlines()))
     if settings.regenerate:
-        rows = own_answers(settings, Pair.load(model, settings.load, adapter=adapter), learned, own, rows, console)
+        rows = own_answers(settings, pair, learned, own, rows, budget, console)
     source = own if settings.regenerate else learned
-    return TaskSettings(str(source), adapter or "none", str(held), settings.decoding.longest), rows
+    task = TaskSettings(str(source), adapter or "none", str(held), settings.decoding.longest)
+    return task, rows, _seconds(settings, pair, task, rows, loading, folder, budget, console)
+
+
+def _seconds(
+    settings: AdviseSettings, pair: Pair, task: TaskSettings, rows: int, loading: float, folder: Path, budget: Budget,
+    console: Console,
+) -> float:  # fmt: skip
+    """How long each candidate may train; as it was begun, where the work is continued."""
+    note = folder / "seconds.json"
+    if note.is_file():
+        return float(check(json.loads(note.read_text()), str(note))["training"])
+    prompts = [pair.encode(one.prompt_messages) for one in load_any(DataSource(task.test)).records]
+    examples = prepare(load_any(DataSource(task.data, limit=rows)).records, ChatRenderer(pair.tokenizer), 1024)
+    costs = Costs.of(pair, prompts, settings.decoding.longest, loading)
+    seconds = budget.training(costs, len(CANDIDATES), settings.prompts, examples.tokens)
+    note.write_text(json.dumps(stamped({"training": seconds})))
+    console.print(
+        f"{budget.left / 60:.1f} of {settings.minutes:g} minutes are left: {seconds:.0f} s of training on {rows} rows "
+        f"for each candidate that learns, {len(CANDIDATES)} candidates measured on {settings.prompts} prompts",
+        soft_wrap=True,
+    )
+    return seconds
 
 
 def _write(path: Path, records: list[Record]) -> None:
@@ -159,7 +187,9 @@ def _write(path: Path, records: list[Record]) -> None:
     path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
 
 
-def own_answers(settings: AdviseSettings, pair: Pair, source: Path, out: Path, rows: int, console: Console) -> int:
+def own_answers(
+    settings: AdviseSettings, pair: Pair, source: Path, out: Path, rows: int, budget: Budget, console: Console
+) -> int:
     """Have the target answer as many prompts as its share of the time allows, by the time of the first ones."""
     note = out.with_suffix(".rows")
     limit, longest = min(FIRST, rows), 2 * settings.decoding.longest
@@ -169,7 +199,7 @@ def own_answers(settings: AdviseSettings, pair: Pair, source: Path, out: Path, r
     if not note.is_file():
         begin = perf_counter()
         regenerate(pair, first, console)
-        fitting = limit * ANSWERING * 60 * settings.minutes / (perf_counter() - begin)
+        fitting = limit * ANSWERING * max(0.0, budget.left) / (perf_counter() - begin)
         note.write_text(str(max(limit, min(rows, int(fitting)))))
     rows = int(note.read_text())
     regenerate(pair, replace(first, data=replace(first.data, limit=rows)), console)
@@ -182,10 +212,10 @@ def own_answers(settings: AdviseSettings, pair: Pair, source: Path, out: Path, r
     return rows
 
 
-def comparison(settings: AdviseSettings, model: str, task: TaskSettings, rows: int) -> CompareConfig:
+def comparison(settings: AdviseSettings, model: str, task: TaskSettings, rows: int, seconds: float) -> CompareConfig:
     """The candidates under one budget."""
     held = min(HELD, max(1, rows // 10))
-    training = Training(max_steps=250, max_seconds=TRAINING * 60 * settings.minutes, eval_samples=held)
+    training = Training(max_steps=250, max_seconds=seconds, eval_samples=held)
     return CompareConfig(
         model, settings.out, [task], CANDIDATES, data=DataSource(limit=max(2, rows - held)),
         test=DataSource(limit=settings.prompts), regenerate=False, training=training, load=settings.load,
@@ -193,13 +223,19 @@ def comparison(settings: AdviseSettings, model: str, task: TaskSettings, rows: i
     )  # fmt: skip
 
 
-def lengths(config: CompareConfig, rows: list[Row], console: Console) -> tuple[Length, Length] | None:
-    """How far the first candidate came with half of its steps, and with all of them; None = it failed."""
+def lengths(config: CompareConfig, rows: list[Row], budget: Budget, console: Console) -> tuple[Length, Length] | None:
+    """How far the first candidate came with half of its steps, and with all of them; None = it failed, or there is no
+    time left to train it again.
+    """
     if all(row["drafter"] != config.reference for row in rows):
         return None
     cell = cells(config)[0]
     whole = _length(trained(config, cell, console)[0])
     shorter = replace(cell, point={"steps": max(1, whole.steps // 2)})
+    there = (Path(config.out) / "cells" / trained_as(config, shorter).key / "run.yaml").is_file()
+    if not there and budget.left < config.training.max_seconds / 2:
+        console.print("no time is left to train the first candidate half as long, for what more training may bring")
+        return None
     return _length(trained(config, shorter, console)[0]), whole
 
 

@@ -41,17 +41,20 @@ class Choice:
     count: int  # K
     speedup: Interval  # measured; where vocabulary or K are others than measured, times what the speed model says
     predicted: float  # by the speed model alone
-    tokens_per_call: float  # that it expects at this K
+    tokens_per_pass: float  # that it expects at this K
     acceptance: float  # of the first position
     draft_ms: float
     verify_ms: float
     plain_ms: float
     costs: Costs
     longest: int  # the largest K that was looked at
+    disturbed: str = ""  # what shows that its measurement cannot be believed
 
     @property
     def verdict(self) -> str:
-        """pays, unclear or does not pay."""
+        """pays, unclear, does not pay, or disturbed."""
+        if self.disturbed:
+            return "disturbed"
         if self.predicted <= 1 or self.speedup.high < PAYS:
             return "does not pay"
         return "pays" if self.speedup.low > 1 else "unclear"
@@ -78,9 +81,17 @@ def choose(row: Row, heads: Heads) -> Choice:
     ratio = found.speedup / before
     scaled = Interval(ratio * measured.value, ratio * measured.low, ratio * measured.high)
     return Choice(
-        row["drafter"], size, found.count, scaled, found.speedup, found.tokens_per_call, betas[0],
+        row["drafter"], size, found.count, scaled, found.speedup, found.tokens_per_pass, betas[0],
         costs.drafting(found.count), costs.verify[found.count], costs.verify[0], costs, len(betas),
+        row["measured"]["disturbed"] or _impossible(scaled.value, found.tokens_per_pass),
     )  # fmt: skip
+
+
+def _impossible(speedup: float, tokens_per_pass: float) -> str:
+    """What is wrong with a speed-up to expect that is more than a pass yields; empty when nothing is."""
+    if speedup <= tokens_per_pass:
+        return ""
+    return f"a speed-up of {speedup:.2f} where a pass would yield {tokens_per_pass:.2f} tokens"
 
 
 def choose_size(betas: Sequence[float], costs: Costs, heads: Heads) -> str:

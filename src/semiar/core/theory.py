@@ -44,7 +44,7 @@ class Prediction:
     """What drafting ``count`` tokens per step should give."""
 
     count: int
-    tokens_per_call: float
+    tokens_per_pass: float
     speedup: float
 
 
@@ -64,37 +64,29 @@ def acceptance_by_position(texts: Iterable[Sequence[tuple[int, int]]], count: in
     return [hit / max(1, of) for hit, of in zip(hits, reached, strict=True)]
 
 
-def tokens_per_call(betas: Sequence[float]) -> float:
+def expected_tokens_per_pass(betas: Sequence[float]) -> float:
     """tau = 1 + sum over k of beta_1 ... beta_k, the tokens that one target pass yields, its own included."""
     if not all(0 <= beta <= 1 for beta in betas):
         raise ConfigError(f"acceptance {list(betas)}", "numbers in 0..1", "")
     return 1.0 + sum(accumulate(betas, mul))
 
 
-def speedup(
-    betas: Sequence[float], verify: Sequence[float], draft_cost: float | Sequence[float], overhead: float, count: int
-) -> float:
-    """S = tau v(1) / (v(K + 1) + K c + o) against plain decoding; 1 at K = ``count`` = 0, which is plain decoding.
-
-    ``verify`` holds v(1), v(2), ...; ``draft_cost`` is c, or the totals for 1, 2, ... draft tokens.  ConfigError if
-    ``betas`` or a cost does not reach K.
-    """
-    return predict(betas, Costs(verify, draft_cost, overhead), count).speedup
-
-
 def predict(betas: Sequence[float], costs: Costs, count: int) -> Prediction:
-    """Tokens per call and speed-up with ``count`` drafted tokens per step; errors as in `speedup`."""
+    """Tokens per pass and speed-up S = tau v(1) / (v(K + 1) + K c + o) with ``count`` = K drafted tokens per step.
+
+    K = 0 is plain decoding.  ConfigError if ``betas`` or a cost does not reach K.
+    """
     if not 0 <= count <= len(betas):
         raise ConfigError(f"K = {count}", f"0..{len(betas)}, the measured positions", "measure with a larger K")
-    tau = tokens_per_call(betas[:count])
+    tau = expected_tokens_per_pass(betas[:count])
     return Prediction(count, tau, tau * costs.verify[0] / costs.step(count))
 
 
 def passes_for(length: int, betas: Sequence[float], count: int) -> float:
     """Expected target passes until ``length`` tokens are out; the last pass may have drafted past the end.
 
-    `tokens_per_call` is its limit for long answers.  For short ones the cut last pass costs a noticeable share: the
-    passes of l tokens are 1 + sum over accepted a of P(a) times the passes of l - a - 1.
+    `expected_tokens_per_pass` is its limit for long answers.  For short ones the cut last pass costs a noticeable
+    share: the passes of l tokens are 1 + sum over accepted a of P(a) times the passes of l - a - 1.
     """
     reach = [1.0, *accumulate(betas[:count], mul)]
     chances = [here - after for here, after in zip(reach, [*reach[1:], 0.0], strict=True)]

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from semiar.core.counting import tokens_per_pass
 from semiar.core.draft import Plan
 from semiar.core.sampling import Sampling
 from semiar.decoding.loop import Limits, Step, decode
@@ -29,9 +30,9 @@ class Completion:
     emitted: list[int] = field(default_factory=list)  # tokens delivered by each target pass
 
     @property
-    def mean_acceptance_length(self) -> float:
-        """Tokens per target pass, the target's own token included."""
-        return sum(self.emitted) / max(1, len(self.emitted))
+    def tokens_per_pass(self) -> float:
+        """Emitted tokens per target pass, the target's own among them."""
+        return tokens_per_pass(sum(self.emitted), len(self.emitted))
 
 
 class Detokenizer:

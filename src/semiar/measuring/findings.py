@@ -38,7 +38,7 @@ class Speed:
     tokens_per_second: float
     speedup: float
     speedup_interval: tuple[float, float] | None
-    """95 %, prompts resampled, each with both of its runs; None with a single prompt."""
+    """95 %, prompts and stretches of time resampled; None with a single prompt."""
     speedup_median_of_rounds: float
     speedup_without_prefill: float
     """Decoding alone: comparable with the prediction."""
@@ -93,6 +93,8 @@ class Metrics:
     speed: Speed
     time: Time
     prediction: Prediction
+    disturbed: str
+    """What shows that the machine was disturbed, so that no speed here is to be believed; empty when nothing does."""
     texts: Texts
     scores: dict[str, dict[str, float]]
     """Task metrics by mode: base (without the adapter), plain, speculative."""

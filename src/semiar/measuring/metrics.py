@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from statistics import median
 
-import numpy as np
-
+from semiar.core.counting import mean_acceptance_length, tokens_per_pass
 from semiar.core.theory import acceptance_by_position, predict_answers
 from semiar.errors import DataError
+from semiar.measuring.blocks import blocks_of
 from semiar.measuring.findings import Acceptance, Metrics, Prediction, Speed, Texts, Time
 from semiar.measuring.resample import middle, resampled
 from semiar.measuring.trace import Record, Trace, costs_of, passes_of, read_trace
@@ -37,6 +37,7 @@ def summarise(trace: Trace) -> Metrics:
         speed=_speed(pairs),
         time=_time([pair[0] for pair in pairs], fast),
         prediction=_prediction(trace, chances(fast, count), count, fast),
+        disturbed=disturbance(pairs),
         texts=Texts(len(pairs), sum(a["token_ids"] == b["token_ids"] for a, b in pairs)),
         scores=trace.scores,
     )
@@ -54,9 +55,9 @@ def _acceptance(runs: list[Record], count: int) -> Acceptance:
     return Acceptance(
         target_passes=len(passes),
         tokens=tokens,
-        mean_acceptance_length=1 + accepted / len(passes),
+        mean_acceptance_length=mean_acceptance_length(accepted, len(passes)),
         accepted_drafts_mean=accepted / len(passes),
-        tokens_per_pass=tokens / len(passes),
+        tokens_per_pass=tokens_per_pass(tokens, len(passes)),
         acceptance_rate=accepted / drafted if drafted else None,
         per_position_acceptance_rate=_rates(hits, asked),
         per_position_counts=asked,
@@ -112,12 +113,29 @@ def _ratio(pairs: list[Pair], prefill: bool = True) -> float:
 
 
 def _interval(groups: list[list[Pair]], prefill: bool = True) -> tuple[float, float] | None:
-    """Bootstrap of the ratio of totals; a prompt keeps all of its runs together."""
+    """Bootstrap of the ratio of totals over prompts and stretches of time; None with a single prompt."""
     if len(groups) < 2:
         return None
-    totals = np.array([_totals(group, 1, prefill) + _totals(group, 0, prefill) for group in groups], dtype=float)
-    fast_tokens, fast_seconds, tokens, seconds = resampled(totals).T
+    _, _, tokens, seconds, fast_tokens, fast_seconds, before, fast_before = resampled(list(map(blocks_of, groups))).T
+    if prefill:
+        seconds, fast_seconds = seconds + before, fast_seconds + fast_before
     return middle(fast_tokens / fast_seconds * seconds / tokens)
+
+
+def disturbance(pairs: list[Pair]) -> str:
+    """What shows that the machine was disturbed; empty when nothing does.
+
+    A speculative step does all that a plain one does, so a speed-up without the prompt cannot exceed the plain passes
+    that a speculative one stands for.
+    """
+    passes = [sum(len(pair[way]["steps"]) for pair in pairs) for way in (0, 1)]
+    drafted = any(step["drafted"] for _, fast in pairs for step in fast["steps"])
+    tokens = [_totals(pairs, way)[0] for way in (0, 1)]
+    if not drafted or not all(tokens):
+        return ""
+    most = (passes[0] / tokens[0]) / (passes[1] / tokens[1])
+    found = _ratio(pairs, prefill=False)
+    return f"a speed-up of {found:.2f} where a pass yields {most:.2f} tokens" if found > most else ""
 
 
 def _time(plain: list[Record], fast: list[Record]) -> Time:

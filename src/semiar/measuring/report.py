@@ -60,7 +60,6 @@ def write_report(trace: Trace, metrics: Metrics, path: Path) -> None:
             scores=_scores(metrics),
             figures=figures(metrics),
             samples=[_sample(plain, fast) for plain, fast in runs[:SAMPLES]],
-            agreement=trace.agreement,
             setup=_setup(trace.header),
             lossless=trace.header.get("lossless", True),
         ),
@@ -89,7 +88,8 @@ def drafter_name(header: Record) -> str:
 
 def _rows(metrics: Metrics) -> list[Row]:
     """What the table says, in order."""
-    return [*_speed_rows(metrics), *_acceptance_rows(metrics), *_time_rows(metrics), _text_row(metrics)]
+    warning = [("DISTURBED", "measure again", metrics.disturbed)] if metrics.disturbed else []
+    return [*warning, *_speed_rows(metrics), *_acceptance_rows(metrics), *_time_rows(metrics), _text_row(metrics)]
 
 
 def _speed_rows(metrics: Metrics) -> Iterator[Row]:

@@ -1,18 +1,19 @@
 """Run plain and speculative decoding side by side and write down what happened; computes no metric.
 
 Both go through the same loop with the same target, prompts and precision; the baseline is the loop with an empty draft.
-Runs are interleaved prompt by prompt, the order alternating, so that a machine that slows down slows both.
+Their steps are taken in turn, so that a machine that slows down slows both; where the figures cannot be, the machine
+was disturbed all the same, and everything is measured again.
 """
 
 from __future__ import annotations
 
 import datetime
+import hashlib
 import json
 import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from time import perf_counter
 from typing import Any, TextIO
 
 import torch
@@ -22,10 +23,12 @@ from rich.progress import track
 
 from semiar.data.samples import Record
 from semiar.data.tasks.registry import load_any, scorer
-from semiar.decoding import Limits, decode
+from semiar.decoding import Limits
 from semiar.decoding.calibrate import calibrate, choose_count
-from semiar.decoding.text import Detokenizer, generator
 from semiar.errors import ConfigError
+from semiar.measuring.metrics import disturbance
+from semiar.measuring.recording import Recording, side_by_side
+from semiar.measuring.trace import pairs_of
 from semiar.pair import Pair
 from semiar.records import stamped
 from semiar.settings import AUTO, DataSource, Decoding, Load, at_least
@@ -33,6 +36,7 @@ from semiar.targets import Target
 from semiar.version import __version__
 
 PROMPTS = 40  # that are decoded unless said otherwise
+ATTEMPTS = 3  # at figures that can be
 WARM_UP = 64  # tokens decoded before anything is recorded: enough for every graph to be compiled
 
 
@@ -81,14 +85,26 @@ def run_bench(pair: Pair, settings: BenchSettings, trace: Path, base: Target | N
         count, how = asked.num_speculative_tokens, "as asked"
     console.print(f"K = {count}, {how}")
     trace.parent.mkdir(parents=True, exist_ok=True)
-    with trace.open("w", encoding="utf-8") as file:
-        _write(file, stamped(header(pair, settings, data.source, count)))
-        _write(file, {"kind": "machine", **asdict(machine)})
+    for attempt in range(1, ATTEMPTS + 1):
         runs = []
-        for run in _generations(pair, settings, prompts, limits, count, base):
-            runs.append(run)
-            _write(file, run | {"reference": records[run["prompt"]].answer})
-        _scores(file, runs, records, data.source)
+        with trace.open("w", encoding="utf-8") as file:
+            about = header(pair, settings, data.source, count) | {"attempt": attempt, "prompts": fingerprint(prompts)}
+            _write(file, stamped(about))
+            _write(file, {"kind": "machine", **asdict(machine)})
+            for run in _generations(pair, settings, prompts, limits, count, base):
+                runs.append(run)
+                _write(file, run | {"reference": records[run["prompt"]].answer})
+            _scores(file, runs, records, data.source)
+        found = disturbance(pairs_of(runs))
+        if not found:
+            return
+        again = "; measuring again" if attempt < ATTEMPTS else "; no figure of it is to be believed"
+        console.print(f"[yellow]disturbed: {found}{again}[/]", soft_wrap=True)
+
+
+def fingerprint(prompts: Sequence[Sequence[int]]) -> str:
+    """Identity of the prompts that are measured on."""
+    return hashlib.sha256(json.dumps([list(one) for one in prompts]).encode()).hexdigest()[:16]
 
 
 def header(pair: Pair, settings: BenchSettings, source: str, count: int) -> dict[str, Any]:
@@ -116,61 +132,25 @@ def header(pair: Pair, settings: BenchSettings, source: str, count: int) -> dict
 def _generations(
     pair: Pair, settings: BenchSettings, prompts: Sequence[list[int]], limits: Limits, count: int, base: Target | None
 ) -> Iterator[dict[str, Any]]:
-    ways: list[tuple[str, Target, int]] = [("plain", pair.target, 0), ("speculative", pair.target, count)]
-    if base is not None:
-        ways.append(("base", base, 0))
-    for _, target, k in ways:  # warm up, not recorded
-        generation(pair, target, prompts[0], Limits(WARM_UP, limits.end_ids), settings, k)
+    asked, target = settings.decoding, pair.target
+
+    def start(target: Target, prompt: list[int], limits: Limits, k: int, round_: int = 0) -> Recording:
+        seed = (asked.seed or 0) + round_
+        return Recording(pair, target, prompt, limits, asked, k, seed=seed, profile=settings.profile)
+
+    for one, k in ((target, 0), (target, count), *(() if base is None else ((base, 0),))):  # warm up, not recorded
+        start(one, prompts[0], Limits(WARM_UP, limits.end_ids), k).whole()
     total = [(r, i) for r in range(settings.rounds) for i in range(len(prompts))]
     for round_, index in track(total, description="decoding"):
-        order = ways if (round_ + index) % 2 == 0 else [ways[1], ways[0], *ways[2:]]
-        for mode, target, k in order:
-            if mode == "base" and round_:
-                continue
-            run = generation(
-                pair, target, prompts[index], limits, settings, k, seed=(settings.decoding.seed or 0) + round_
-            )
-            yield {"kind": "generation", "mode": mode, "prompt": index, "round": round_, **run}
-
-
-def generation(
-    pair: Pair, target: Target, prompt: list[int], limits: Limits, settings: BenchSettings, count: int, seed: int = 0
-) -> dict[str, Any]:
-    """Decode one prompt and record every step."""
-    ids: list[int] = []
-    origins: list[str] = []
-    steps: list[dict[str, Any]] = []
-    reason = "length"
-    rng = generator(target, seed)
-    begin = perf_counter()
-    first: float | None = None
-    loop = decode(
-        target, pair.drafter, [prompt], limits, settings.decoding.sampling, rng=rng, num_speculative_tokens=count,
-        rule=settings.decoding.rule if count else "exact", profile=settings.profile, plan=settings.decoding.plan,
-    )  # fmt: skip
-    for step in loop:
-        if first is None:
-            first = perf_counter() - begin - step.seconds  # what came before the first step: the prompt
-        new, accepted = step.tokens[0], step.accepted[0]
-        ids.extend(new)
-        origins.extend("drafted" if i < accepted else "target" for i in range(len(new)))
-        reason = step.finished[0] or reason
-        rest = step.seconds - step.draft_seconds - step.verify_seconds
-        steps.append({
-            "drafted": step.drafted, "depth": step.depth, "accepted": accepted, "emitted": len(new),
-            "draft_ms": round(1e3 * step.draft_seconds, 4), "verify_ms": round(1e3 * step.verify_seconds, 4),
-            "overhead_ms": round(1e3 * rest, 4),
-        })  # fmt: skip
-        if settings.profile:
-            steps[-1]["parts_ms"] = {part: round(1e3 * spent, 4) for part, spent in step.parts.items()}
-    seconds = perf_counter() - begin
-    pieces = Detokenizer(pair.tokenizer)
-    texts = [pieces.push([token], final=i + 1 == len(ids)) for i, token in enumerate(ids)]
-    return {
-        "detokenise_seconds": perf_counter() - begin - seconds,
-        "prompt_tokens": len(prompt), "token_ids": ids, "pieces": texts, "origins": origins, "text": "".join(texts),
-        "finish_reason": reason, "seconds": seconds, "prefill_seconds": first or 0.0, "steps": steps,
-    }  # fmt: skip
+        prompt = prompts[index]
+        plain, fast = (start(target, prompt, limits, k, round_) for k in (0, count))
+        first = (round_ + index) % 2 == 0
+        side_by_side(plain, fast, plain_first=first)
+        runs = {"plain": plain, "speculative": fast} if first else {"speculative": fast, "plain": plain}
+        if base is not None and not round_:
+            runs["base"] = start(base, prompt, limits, 0).whole()
+        for mode, run in runs.items():
+            yield {"kind": "generation", "mode": mode, "prompt": index, "round": round_, **run.record()}
 
 
 def _scores(file: TextIO, runs: Sequence[dict[str, Any]], records: Sequence[Record], source: str) -> None:

@@ -1,18 +1,14 @@
-"""Reading a trace, and the one place that says what counts as drafted and accepted.
-
-An end-of-turn token or a cap may cut what a pass emitted.  Drafted tokens behind the cut were never part of the output,
-so they are neither accepted nor rejected; positions that a rejection had already closed stay misses.  With a accepted
-and e emitted tokens, a pass cut inside its drafted tokens (a >= e) thus counts as e accepted of e drafted, any other
-one as a accepted of all that it drafted.
-"""
+"""Reading a trace, record by record."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from semiar.core.counting import Pass, counted
 from semiar.core.theory import Costs
 from semiar.errors import DataError, SourceNotFound
 from semiar.records import check
@@ -28,25 +24,10 @@ class Trace:
     machine: Record = field(default_factory=dict)
     generations: list[Record] = field(default_factory=list)
     scores: dict[str, dict[str, float]] = field(default_factory=dict)  # mode -> task metrics
-    agreement: list[Record] = field(default_factory=list)
 
     def pairs(self) -> list[tuple[Record, Record]]:
-        """Plain and speculative run of every prompt and round that has both, in order of round and prompt."""
-        runs: dict[tuple[int, int], dict[str, Record]] = {}
-        for run in self.generations:
-            runs.setdefault((run["round"], run["prompt"]), {})[run["mode"]] = run
-        both = [runs[key] for key in sorted(runs)]
-        return [(run["plain"], run["speculative"]) for run in both if "plain" in run and "speculative" in run]
-
-
-@dataclass(frozen=True, slots=True)
-class Pass:
-    """One target pass as it counts: drafted tokens that are part of the output or were rejected."""
-
-    drafted: int
-    depth: int  # of the longest path through them
-    accepted: int
-    cut: bool  # the output ended inside the drafted tokens: no token of the target was emitted
+        """See `pairs_of`."""
+        return pairs_of(self.generations)
 
 
 def read_trace(path: Path) -> Trace:
@@ -65,8 +46,16 @@ def read_trace(path: Path) -> Trace:
         kinds.get("machine", [{}])[0],
         kinds.get("generation", []),
         {record["mode"]: record["metrics"] for record in kinds.get("score", [])},
-        kinds.get("agreement", []),
     )
+
+
+def pairs_of(generations: Sequence[Record]) -> list[tuple[Record, Record]]:
+    """Plain and speculative run of every prompt and round that has both, in order of round and prompt."""
+    runs: dict[tuple[int, int], dict[str, Record]] = {}
+    for run in generations:
+        runs.setdefault((run["round"], run["prompt"]), {})[run["mode"]] = run
+    both = [runs[key] for key in sorted(runs)]
+    return [(run["plain"], run["speculative"]) for run in both if "plain" in run and "speculative" in run]
 
 
 def costs_of(machine: Record) -> Costs:
@@ -81,11 +70,8 @@ def passes_of(runs: list[Record]) -> list[Pass]:
 
 
 def _counted(step: Record) -> Pass:
-    drafted, accepted, emitted = step["drafted"], step["accepted"], step["emitted"]
-    if accepted >= emitted:
-        return Pass(emitted, emitted, emitted, True)
-    depth: int = step.get("depth", drafted)  # type: ignore[assignment]
-    return Pass(drafted, depth, accepted, False)
+    depth: Any = step.get("depth", step["drafted"])  # as deep as it is long, before there were trees
+    return counted(step["drafted"], depth, step["accepted"], step["emitted"])
 
 
 def _record(line: str, place: str) -> Record:

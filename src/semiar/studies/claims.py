@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from semiar.studies.statistics import Interval, Row, accepted, difference, figure, speedup, tokens_per_call
+from semiar.studies.statistics import Interval, Row, acceptance_length, accepted, difference, figure, speedup
 
 YES, NO, OPEN = "reproduced", "not reproduced", "undecided"
 EQUAL = 0.1  # "about equal": tokens per pass within so much of each other
@@ -64,8 +64,8 @@ def blind_heads(rows: Sequence[Row]) -> list[Row]:
 
 def _c1(rows: Sequence[Row]) -> Finding:
     semi, early, augmented = paper(rows), main(rows, distant="RECOMPUTED"), main(rows, distant="BOTH")
-    over_skip = difference(semi, early, tokens_per_call)
-    highest = difference(augmented, semi, tokens_per_call)
+    over_skip = difference(semi, early, acceptance_length)
+    highest = difference(augmented, semi, acceptance_length)
     slower = difference(semi, augmented, speedup)
     return Finding(
         "C1", "semi-AR accepts more than SkipLayer; SkipLayer + h_p accepts most, but is too slow to win",
@@ -77,7 +77,7 @@ def _c1(rows: Sequence[Row]) -> Finding:
 
 def _c2(rows: Sequence[Row]) -> Finding:
     found = difference(
-        paper(rows), main(rows, distant="LAST_STATE", recent="RECURRENT"), tokens_per_call, relative=True
+        paper(rows), main(rows, distant="LAST_STATE", recent="RECURRENT"), acceptance_length, relative=True
     )
     inside = found.low > -EQUAL and found.high < EQUAL
     outside = found.low > EQUAL or found.high < -EQUAL
@@ -91,7 +91,7 @@ def _c2(rows: Sequence[Row]) -> Finding:
 def markovianity(rows: Sequence[Row], task: str) -> Interval:
     """What reading the drafted tokens gains over heads that do not, on a task, relative, in tokens per pass."""
     here = [row for row in rows if row["task"] == task]
-    return difference(paper(here), blind_heads(here), tokens_per_call, relative=True)
+    return difference(paper(here), blind_heads(here), acceptance_length, relative=True)
 
 
 def _c3(rows: Sequence[Row]) -> Finding:
@@ -118,7 +118,7 @@ def _c4(rows: Sequence[Row]) -> Finding:
 def _c5(rows: Sequence[Row]) -> Finding:
     study = [row for row in rows if row["study"] == "joint"]
     joint, after = ([row for row in study if row["point"]["mode"] == mode] for mode in ("joint", "after"))
-    found = difference(joint, after, tokens_per_call)
+    found = difference(joint, after, acceptance_length)
     return Finding("C5", "joint training beats training after", together([above(found)]), f"tokens per pass: {found}")
 
 
@@ -145,7 +145,7 @@ def _c7(rows: Sequence[Row]) -> Finding:
 def _c8(rows: Sequence[Row]) -> Finding:
     study = [row for row in rows if row["study"] == "ablation" and row["point"].get("fusion") == "concat"]
     attention, lstm = ([row for row in study if row["facts"]["form"] == form] for form in ("attention", "lstm"))
-    found = difference(attention, lstm, tokens_per_call, relative=True)
+    found = difference(attention, lstm, acceptance_length, relative=True)
     slower = [
         a["measured"]["time"]["draft_ms"] / b["measured"]["time"]["draft_ms"] - 1
         for a in attention for b in lstm if a["task"] == b["task"]

@@ -12,7 +12,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter, Percent
 
 from semiar.measuring.plots import GREY, INK, Picture, svg_element
 from semiar.measuring.trace import costs_of
-from semiar.studies.statistics import Row, figure, speedup, tokens_per_call
+from semiar.studies.statistics import Row, acceptance_length, figure, speedup
 from semiar.studies.table import Line, lines
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#7a6a00", "#334155", "#8c564b", "#9AA5B1")
@@ -59,13 +59,13 @@ def plane(axes: Axes, rows: Sequence[Row], marks: dict[str, tuple[str, str]]) ->
     found = lines(rows)
     for line in found:
         colour, mark = marks[line.drafter]
-        tau = line.tokens_per_call
+        tau = line.acceptance_length
         axes.errorbar(
             [tau.value], [_time(line)], xerr=[[tau.value - tau.low], [tau.high - tau.value]], color=colour,
             marker=mark, markersize=7, capsize=2, elinewidth=1, linestyle="", label=line.drafter,
         )  # fmt: skip
     front = pareto(found)
-    axes.plot([p.tokens_per_call.value for p in front], [_time(p) for p in front], color=GREY, linewidth=1, zorder=0)
+    axes.plot([p.acceptance_length.value for p in front], [_time(p) for p in front], color=GREY, linewidth=1, zorder=0)
     times = [_time(line) for line in found]
     low, high = min(times) / 1.7, max(times) * 1.7
     axes.set_yscale("log")
@@ -88,10 +88,11 @@ def pareto(found: Sequence[Line]) -> list[Line]:
     best = [
         one for one in found
         if not any(
-            other.tokens_per_call.value > one.tokens_per_call.value and other.draft_ms < one.draft_ms for other in found
+            other.acceptance_length.value > one.acceptance_length.value and other.draft_ms < one.draft_ms
+            for other in found
         )
     ]  # fmt: skip
-    return sorted(best, key=lambda line: line.tokens_per_call.value)
+    return sorted(best, key=lambda line: line.acceptance_length.value)
 
 
 def _equal_speed(axes: Axes, rows: Sequence[Row], low: float, high: float) -> None:
@@ -176,7 +177,7 @@ def _studies(rows: Sequence[Row]) -> Iterator[tuple[str, Draw, bool]]:
     for study, (key, caption) in STUDIES.items():
         here = _of(rows, study)
         if here:
-            measure = speedup if study == "count" else tokens_per_call
+            measure = speedup if study == "count" else acceptance_length
             yield (f"{caption.capitalize()}.", partial(sweep, rows=here, key=key, measure=measure), False)
     for study, (caption, form, wide) in BARS.items():
         here = _of(rows, study)
@@ -217,14 +218,14 @@ def bars(axes: Axes, rows: Sequence[Row], form: Callable[[Row], str]) -> None:
     for task in tasks:
         for row in (one for one in rows if one["task"] == task):
             place = forms.index(form(row)) + (tasks.index(task) - (len(tasks) - 1) / 2) * width
-            tau, first = figure([row], tokens_per_call), form(row) == forms[0]
+            tau, first = figure([row], acceptance_length), form(row) == forms[0]
             axes.bar(place, tau.value, width * 0.92, color=marks[task][0], capsize=2, error_kw={"elinewidth": 1},
                      yerr=[[max(0.0, tau.value - tau.low)], [max(0.0, tau.high - tau.value)]],
                      label=task if first else None)  # fmt: skip
     axes.set_xticks(range(len(forms)), [name.replace(" ", "\n", 1) for name in forms], fontsize=8.5)
     axes.set_ylim(bottom=1)
     axes.grid(axis="x", visible=False)
-    axes.set_ylabel("tokens per pass")
+    axes.set_ylabel("acceptance length")
     axes.legend(fontsize=8)
 
 
@@ -235,7 +236,7 @@ def ranks(axes: Axes, rows: Sequence[Row]) -> None:
         values = []
         for drafter in drafters:
             here = [r for r in rows if (r["point"]["r"], r["point"]["lora_r"]) == (target, drafter)]
-            values.append(figure(here, tokens_per_call).value)
+            values.append(figure(here, acceptance_length).value)
         axes.plot(range(len(drafters)), values, color=colour, marker=mark, label=f"target r = {target}")
     axes.set_xticks(range(len(drafters)), [str(one) for one in drafters])
     axes.set_xlabel("drafter rank")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import json
 import traceback
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,10 @@ from rich.console import Console
 
 from semiar.drafters import facts_of
 from semiar.errors import ConfigError
+from semiar.measuring.blocks import COLUMNS, blocks_of
 from semiar.measuring.metrics import summarise
 from semiar.measuring.run import BenchSettings, run_bench
-from semiar.measuring.trace import passes_of, read_trace
+from semiar.measuring.trace import Trace, read_trace
 from semiar.pair import Pair
 from semiar.pair.files import read_metrics
 from semiar.records import check, stamped
@@ -141,25 +141,20 @@ def run_cell(config: CompareConfig, cell: Cell, console: Console) -> dict[str, A
         "train": _facts(folder),
         "held_out": pair.metrics.get("held_out", {}),
         "measured": asdict(summarise(read)),
-        "by_prompt": by_prompt(read.generations),
+        "by_prompt": by_prompt(read),
         "machine": read.machine,
         "peak_bytes": peak_bytes(),
     }
 
 
-def by_prompt(runs: Sequence[dict[str, Any]]) -> list[dict[str, float]]:
-    """What each prompt's two decodings came to, for intervals and paired differences between drafters."""
-    found: dict[int, dict[str, float]] = {}
-    for run in runs:
-        one = found.setdefault(run["prompt"], {})
-        if run["mode"] == "speculative":
-            passes = passes_of([run])
-            one["passes"] = one.get("passes", 0) + len(passes)
-            one["accepted"] = one.get("accepted", 0) + sum(each.accepted for each in passes)
-        spent = run["seconds"] - run["prefill_seconds"]
-        one[f"{run['mode']}_tokens"] = one.get(f"{run['mode']}_tokens", 0) + len(run["token_ids"])
-        one[f"{run['mode']}_seconds"] = one.get(f"{run['mode']}_seconds", 0) + spent
-    return [found[prompt] for prompt in sorted(found)]
+def by_prompt(trace: Trace) -> list[dict[str, Any]]:
+    """What each prompt's two decodings came to, stretch by stretch (columns: `COLUMNS`), for intervals and paired
+    differences between drafters.
+    """
+    pairs = trace.pairs()
+    prompts = sorted({plain["prompt"] for plain, _ in pairs})
+    tables = [blocks_of([pair for pair in pairs if pair[0]["prompt"] == prompt]) for prompt in prompts]
+    return [{"prompt": prompt, "blocks": table[:, : len(COLUMNS)].tolist()} for prompt, table in zip(prompts, tables)]
 
 
 def _pair(config: CompareConfig, cell: Cell, folder: Path, adapter: str) -> Pair:

@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
+from semiar.core.counting import mean_acceptance_length
 from semiar.measuring.resample import middle, resampled
 
 Row = dict[str, Any]
-Measure = Callable[[np.ndarray], np.ndarray]  # totals (..., columns) of prompts to a figure (...)
-COLUMNS = ("passes", "accepted", "plain_tokens", "plain_seconds", "speculative_tokens", "speculative_seconds")
+Measure = Callable[[np.ndarray], np.ndarray]  # totals (..., columns of `blocks.COLUMNS`) to a figure (...)
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A figure and its 95 % bootstrap interval over prompts."""
+    """A figure and its 95 % bootstrap interval over prompts and stretches of time."""
 
     value: float
     low: float
@@ -27,9 +27,10 @@ class Interval:
         return f"{self.value:.2f} ({self.low:.2f} to {self.high:.2f})" if self.value == self.value else "not measured"
 
 
-def tokens_per_call(totals: np.ndarray) -> np.ndarray:
-    """tau: accepted drafts per target pass, and the pass's own token."""
-    return 1 + totals[..., 1] / totals[..., 0]
+def acceptance_length(totals: np.ndarray) -> np.ndarray:
+    """Accepted drafts + 1 per target pass."""
+    found: np.ndarray = mean_acceptance_length(totals[..., 1], totals[..., 0])
+    return found
 
 
 def accepted(totals: np.ndarray) -> np.ndarray:
@@ -51,7 +52,7 @@ def figure(rows: Sequence[Row], measure: Measure) -> Interval:
 def difference(first: Sequence[Row], second: Sequence[Row], measure: Measure, *, relative: bool = False) -> Interval:
     """First minus second (``relative``: first / second - 1), averaged over pairs of rows on the same task and seed.
 
-    Both decoded the same prompts, so these are resampled together.
+    Both decoded the same prompts, so these are drawn together.
     """
     draws, exact = [], []
     for one in first:
@@ -73,13 +74,14 @@ def _interval(draws: list[np.ndarray], exact: list[float]) -> Interval:
     return Interval(float(np.mean(exact)), *middle(np.mean(draws, 0)))
 
 
-def _table(row: Row) -> np.ndarray:
-    return np.array([[prompt.get(name, 0.0) for name in COLUMNS] for prompt in row["by_prompt"]], dtype=float)
+def _prompts(row: Row) -> list[np.ndarray]:
+    """A table (blocks, columns of `blocks.COLUMNS`) for every prompt."""
+    return [np.array(one["blocks"], dtype=float) for one in row["by_prompt"]]
 
 
 def _exact(row: Row, measure: Measure) -> float:
-    return float(measure(_table(row).sum(0)))
+    return float(measure(sum(one.sum(0) for one in _prompts(row))))
 
 
 def _draws(row: Row, measure: Measure) -> np.ndarray:
-    return measure(resampled(_table(row)))
+    return measure(resampled(_prompts(row)))

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from rich.table import Table
 
-from semiar.studies.statistics import Row, figure, speedup, tokens_per_call
+from semiar.studies.statistics import Row, acceptance_length, figure, speedup
 
 HEAD = (
-    "study", "task", "varied", "K", "tokens per pass", "draft, ms", "speed-up", "predicted", "held-out length",
+    "study", "task", "varied", "K", "acceptance length", "draft, ms", "speed-up", "predicted", "held-out length",
     "LM loss", "training, s", "texts equal",
 )  # fmt: skip
 
@@ -28,7 +28,7 @@ def study_lines(rows: Sequence[Row]) -> Iterator[tuple[str, ...]]:
         varied = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in row["point"].items())
         yield (
             row["study"], row["task"], varied,
-            str(measured["num_speculative_tokens"]), str(figure([row], tokens_per_call)),
+            str(measured["num_speculative_tokens"]), str(figure([row], acceptance_length)),
             f"{measured['time']['draft_ms']:.2f}", str(figure([row], speedup)),
             f"{predicted:.2f}" if predicted else "", _number(held_out.get("acceptance_length"), 2),
             _number(held_out.get("lm_loss"), 3), _number(row["train"].get("train_runtime"), 0),

@@ -10,7 +10,7 @@ from typing import Any
 from rich.table import Table
 
 from semiar.studies.claims import blind_heads, markovianity, staleness
-from semiar.studies.statistics import Interval, Row, difference, figure, speedup, tokens_per_call
+from semiar.studies.statistics import Interval, Row, acceptance_length, difference, figure, speedup
 
 MIB = 2**20
 MATTERS = 0.1  # gain over heads that read none from which the drafted tokens are worth reading
@@ -24,7 +24,7 @@ class Line:
     task: str
     drafter: str
     count: str  # K
-    tokens_per_call: Interval
+    acceptance_length: Interval
     conditional: list[float]  # acceptance by position
     draft_ms: float  # of a whole draft
     speedup: Interval
@@ -35,7 +35,7 @@ class Line:
     parameters: int
     train_seconds: float
     peak_mib: float
-    equal: str  # texts equal to plain decoding
+    equal: str  # texts equal to plain decoding, and whether the measurement was disturbed
 
 
 def lines(rows: Sequence[Row]) -> list[Line]:
@@ -55,13 +55,14 @@ def _line(task: str, drafter: str, rows: list[Row]) -> Line:
     longest = max((one["acceptance"]["conditional_acceptance_rate"] for one in measured), key=len)
     return Line(
         task, drafter, "/".join(str(k) for k in sorted({one["num_speculative_tokens"] for one in measured})),
-        figure(rows, tokens_per_call), [rate for rate in longest if rate is not None],
+        figure(rows, acceptance_length), [rate for rate in longest if rate is not None],
         _mean(one["time"]["draft_ms"] for one in measured), figure(rows, speedup),
         _mean(one["speed"]["speedup"] for one in measured), _mean(predicted) if predicted else None,
         _best(measured[0]["prediction"]),
         _mean(one["speed"]["tokens_per_second"] for one in measured), rows[0]["parameters"],
         _mean(row["train"].get("train_runtime", 0.0) for row in rows), max(row["peak_bytes"] for row in rows) / MIB,
-        f"{sum(one['texts']['equal'] for one in measured)}/{sum(one['texts']['compared'] for one in measured)}",
+        f"{sum(one['texts']['equal'] for one in measured)}/{sum(one['texts']['compared'] for one in measured)}"
+        + (" DISTURBED" if any(one["disturbed"] for one in measured) else ""),
     )  # fmt: skip
 
 
@@ -76,7 +77,7 @@ def _mean(values: Any) -> float:
 
 
 HEAD = (
-    "task", "drafter", "K", "tokens per pass", "draft, ms", "speed-up", "with prompt", "predicted", "best K",
+    "task", "drafter", "K", "acceptance length", "draft, ms", "speed-up", "with prompt", "predicted", "best K",
     "tokens/s", "parameters, M", "training, s", "memory, MiB", "texts equal",
 )  # fmt: skip
 
@@ -84,7 +85,7 @@ HEAD = (
 def cells(line: Line) -> tuple[str, ...]:
     """A line as text, in the order of `HEAD`."""
     return (
-        line.task, line.drafter, line.count, str(line.tokens_per_call), f"{line.draft_ms:.2f}", str(line.speedup),
+        line.task, line.drafter, line.count, str(line.acceptance_length), f"{line.draft_ms:.2f}", str(line.speedup),
         f"{line.with_prompt:.2f}", "" if line.predicted is None else f"{line.predicted:.2f}",
         line.best, f"{line.tokens_per_second:.0f}", f"{line.parameters / 1e6:.1f}", f"{line.train_seconds:.0f}",
         f"{line.peak_mib:.0f}", line.equal,
