@@ -21,6 +21,10 @@ check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/deptry src
+	$(BIN)/vulture
+	$(BIN)/python tools/duplicates.py
+	$(BIN)/python tools/size.py
 
 size: $(STAMP)
 	$(BIN)/python tools/size.py

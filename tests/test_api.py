@@ -90,7 +90,7 @@ def test_where_answers_end(pair: semiar.Pair) -> None:
 
 
 def test_a_completion_says_how_it_came_about(pair: semiar.Pair) -> None:
-    asked = Decoding(0.7, max_new_tokens=16, seed=3, rule="block")
+    asked = Decoding(temperature=0.7, max_new_tokens=16, seed=3, rule="block")
     done, again = (pair.complete(QUESTIONS[:2], asked) for _ in range(2))
     for one, other in zip(done, again, strict=True):
         assert one == other

@@ -18,7 +18,7 @@ pytestmark = [
 
 
 def test_train_bench_and_verify_on_a_real_model(tmp_path: Path) -> None:
-    from semiar.demo.model import smollm2
+    from semiar.targets.load import smollm2
 
     base, run = str(smollm2()), tmp_path / "pair"
     sql_set.write(tmp_path / "sql", 72, 16, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from pathlib import Path
 from statistics import median
 
@@ -17,8 +18,8 @@ def functions(path: Path) -> list[tuple[str, int]]:
     return [(n.name, (n.end_lineno or n.lineno) - n.lineno + 1) for n in nodes if isinstance(n, kinds)]
 
 
-def main() -> None:
-    """Print the table; files and functions over the house's limits are marked with `!`."""
+def main() -> int:
+    """Print the table; files and functions over the house's limits are marked with `!`.  1 when there are any."""
     print(f"{'package':<28}{'files':>6}{'lines':>7}{'median f':>9}{'longest f':>10}")
     total = 0
     for package in sorted({p.parent for p in [*ROOT.glob("src/**/*.py"), *ROOT.glob("tests/**/*.py")]}):
@@ -29,14 +30,18 @@ def main() -> None:
         name = str(package.relative_to(ROOT))
         print(f"{name:<28}{len(files):>6}{lines:>7}{median(lengths):>9.0f}{max(lengths):>10}")
     print(f"{'total':<34}{total:>7}")
-    for path in sorted(ROOT.glob("src/**/*.py")):
+    over = []
+    for path in sorted(one for kind in ("py", "cpp", "h") for one in ROOT.glob(f"src/**/*.{kind}")):
         count = len(path.read_text(encoding="utf-8").splitlines())
         if count > MOST_LINES:
-            print(f"! {path.relative_to(ROOT)}: {count} lines")
-        for name, length in functions(path):
+            over.append(f"{path.relative_to(ROOT)}: {count} lines")
+        for name, length in functions(path) if path.suffix == ".py" else ():
             if length > MOST_FUNCTION:
-                print(f"! {path.relative_to(ROOT)}: {name} has {length} lines")
+                over.append(f"{path.relative_to(ROOT)}: {name} has {length} lines")
+    for line in over:
+        print(f"! {line}")
+    return 1 if over else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

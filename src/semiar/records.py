@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from semiar.errors import DataError
 
 SCHEMA_VERSION = 1
 KEY = "schema_version"
+CODE = (".py", ".cpp", ".h")  # files that decide what is measured
 
 
 def stamped(record: dict[str, Any]) -> dict[str, Any]:
@@ -26,3 +30,12 @@ def check(record: Any, place: str) -> dict[str, Any]:
     if version != SCHEMA_VERSION:
         raise DataError(f"{place} has {KEY} {version}", f"{SCHEMA_VERSION}", "read it with the version that wrote it")
     return {name: value for name, value in record.items() if name != KEY}
+
+
+@cache
+def code_hash() -> str:
+    """Identity of the code that runs: of all the package's source files."""
+    root, whole = Path(__file__).parent, hashlib.sha256()
+    for path in sorted(path for path in root.rglob("*") if path.suffix in CODE):
+        whole.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    return whole.hexdigest()[:12]

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from semiar.core.draft import Plan
+from semiar.core.draft import Plan, Shape
 from semiar.core.sampling import Sampling
 from semiar.errors import ConfigError
 
@@ -120,30 +120,12 @@ class Load(Place):
 
 
 @dataclass(frozen=True)
-class Decoding:
+class Decoding(Shape, Sampling):
     """How the next tokens are drafted, judged and picked."""
 
-    temperature: float | None = None
-    """0 = greedy; left out = greedy, or 1.0 as soon as a filter below is given."""
-    top_k: int = 0
-    """Keep only the k most likely tokens (ties with the last one stay); 0 = off."""
-    top_p: float = 1.0
-    """Keep the smallest set of most likely tokens (with ties) whose probabilities reach this sum; 1.0 = off."""
-    min_p: float = 0.0
-    """Drop tokens less likely than this fraction of the most likely one; 0.0 = off."""
     num_speculative_tokens: int | str | None = None
     """K, tokens drafted per target pass: a number (0 decodes plainly), auto (chosen by measuring this machine), or left
     out: the pair's own (regenerate: 0, as many rows at once are mostly faster plainly)."""
-    tree: str = "none"
-    """none (a chain), best (most probable paths under a node budget, EAGLE-2), beam (whole beams) or sampled
-    (siblings drawn independently)."""
-    nodes: int = 16
-    """With a tree: most drafted tokens per target pass."""
-    branch: int = 4
-    """With a tree: most continuations of one token; with beam the width."""
-    stop_below: float = 0.0
-    """Stop a chain after keeping a token whose expected acceptance (uncalibrated: its own probability) is below this;
-    0 = never."""
     rule: str = "exact"
     """exact, block (block verification, sampling only), or none (LOSSY: drafts unverified)."""
     max_new_tokens: int | None = None
@@ -152,13 +134,14 @@ class Decoding:
     """Of all random numbers; left out: another one each time, 0 where something is measured."""
 
     def __post_init__(self) -> None:
+        Sampling.__post_init__(self)
+        Shape.__post_init__(self)
         one_of(self, rule=RULES)
         count = self.num_speculative_tokens
         if (isinstance(count, str) and count != AUTO) or (isinstance(count, int) and count < 0):
             raise ConfigError(f"num_speculative_tokens {count}", "0 or more, or auto", "0 decodes plainly")
         if self.max_new_tokens is not None:
             at_least(self, max_new_tokens=0)
-        _ = self.sampling, self.plan  # they refuse what cannot be
         usual = Sampling(self.temperature)
         idle = [name for name in ("top_k", "top_p", "min_p") if getattr(self, name) != getattr(usual, name)]
         if self.temperature == 0 and idle:

@@ -16,11 +16,12 @@ from kit.models import chain_table, table_model
 from kit.tokenizers import byte_tokenizer
 from rich.console import Console
 
-from semiar.advising import advise as module
+from semiar.advising import material as module
 from semiar.advising.advice import Advice
-from semiar.advising.advise import AdviseSettings, target_of
+from semiar.advising.advise import target_of
 from semiar.advising.budget import CALIBRATING, LEAST, SAVING, STARTING, STATES, TRAININGS, Budget, Costs
 from semiar.advising.choice import Heads, choose
+from semiar.advising.settings import AdviseSettings
 from semiar.cli import main
 from semiar.drafters import NoDrafter
 from semiar.errors import DataError, TrainingError

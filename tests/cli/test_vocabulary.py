@@ -117,7 +117,7 @@ def test_the_same_word_means_the_same_everywhere() -> None:
 
 def mentioned(text: str) -> set[str]:
     """Options that a text names."""
-    return set(re.findall(r"(?<![\w-])--([a-z][\w.]*\w)", text))
+    return set(re.findall(r"(?<![\w-])--([a-z][\w.-]*\w)", text))
 
 
 def known_options() -> set[str]:

@@ -9,7 +9,7 @@ import torch
 from kit.models import draft_settings, semi_drafter, settings_of, shake, target_of
 
 from semiar.drafters import build_drafter
-from semiar.drafters.base import resolve_layers
+from semiar.drafters.head_drafter import resolve_layers
 from semiar.drafters.layers.heads import choose_vocab
 from semiar.errors import ConfigError, SourceNotFound
 from semiar.targets import Target
@@ -74,7 +74,7 @@ def test_settings_that_cannot_be(changes: dict[str, Any], named: str, target: Ta
 @pytest.mark.parametrize("small_lm", ["context", "lstm", "gru", "rnn", "fixed_attention", "attention", "none"])
 @pytest.mark.parametrize("fusion", ["concat", "initial_state", "both", "additive"])
 def test_everything_that_learns_is_used(small_lm: str, fusion: str, target: Target) -> None:
-    """A weight without gradient would stop training in several processes (H23)."""
+    """A weight without gradient would stop training in several processes (H30)."""
     try:
         settings = draft_settings(small_lm=small_lm, fusion=fusion)
     except ConfigError:

@@ -58,7 +58,7 @@ def test_noisy_drafts_are_partly_right() -> None:
 def test_a_table_drafter_proposes_from_its_rows() -> None:
     drafter = TableDrafter(TABLE, 2, width=2, how="chosen")
     draft = drafter.propose(
-        context_of([[0], [1, 2]]), drafter.start(2, 8, torch.device("cpu")), Plan(2), Sampling(1.0), None
+        context_of([[0], [1, 2]]), drafter.start(2, 8, torch.device("cpu")), Plan(count=2), Sampling(1.0), None
     )
     assert draft.tokens.tolist() == [[0, 2, 0, 2, 2, 1], [2, 1, 2, 1, 1, 0]]
     assert draft.parents.tolist() == [[0, 0, 1, 1, 2, 2]] * 2 and draft.probs is None
@@ -68,7 +68,9 @@ def test_a_table_drafter_proposes_from_its_rows() -> None:
 def test_a_table_drafter_says_the_law_it_samples_from(how: str) -> None:
     drafter = TableDrafter(TABLE, 1, width=2, how=how, vocab=[0, 2])
     rows = context_of([[0]] * 4000)
-    draft = drafter.propose(rows, drafter.start(1, 8, rows.tokens.device), Plan(1), Sampling(1.0), torch.Generator())
+    draft = drafter.propose(
+        rows, drafter.start(1, 8, rows.tokens.device), Plan(count=1), Sampling(1.0), torch.Generator()
+    )
     law = torch.tensor([1.0, 0.5], dtype=torch.float64).softmax(0)
     torch.testing.assert_close(draft.probs[0, 0], law)
     assert abs(float((draft.tokens[:, 0] == 0).double().mean()) - float(law[0])) < 0.04
@@ -80,7 +82,7 @@ def test_a_table_drafter_says_the_law_it_samples_from(how: str) -> None:
 def test_a_script_drafter_fills_short_rows() -> None:
     drafter = ScriptDrafter(lambda tokens, count: tokens[-2:])
     draft = drafter.propose(
-        context_of([[7], [8, 9]]), drafter.start(2, 8, torch.device("cpu")), Plan(4), Sampling(), None
+        context_of([[7], [8, 9]]), drafter.start(2, 8, torch.device("cpu")), Plan(count=4), Sampling(), None
     )
     assert draft.tokens.tolist() == [[7, -1], [8, 9]] and draft.is_chain
 

@@ -13,11 +13,13 @@ from rich.console import Console
 
 from semiar.cli import main
 from semiar.errors import ConfigError
+from semiar.records import code_hash
 from semiar.settings import DataSource, Training
 from semiar.studies import making
 from semiar.studies.config import DRAFTERS, STUDIES, CompareConfig, TaskSettings, preset
 from semiar.studies.grid import Cell, cells
 from semiar.studies.making import trained_as
+from semiar.studies.mixed import earlier, mixed
 from semiar.studies.run import ROWS, read_rows
 from semiar.studies.table import prediction_errors
 from semiar.training.config import LossSettings, TrainConfig
@@ -225,3 +227,14 @@ def test_presets_say_what_they_run() -> None:
     assert len(preset("quick", config).tasks) == 1
     with pytest.raises(ConfigError, match="huge"):
         preset("huge", config)
+
+
+def test_rows_of_other_code_or_prompts_are_told_apart(rows: list[dict[str, Any]], monkeypatch: Any) -> None:
+    good = [row for row in rows if "error" not in row]
+    assert {row["code"] for row in rows} == {code_hash()} and all(row["prompts"] for row in good)
+    assert not list(mixed(rows)) and not list(earlier(rows))
+    changed = [good[0] | {"code": "older"}, good[1] | {"prompts": "others"}, *good[2:]]
+    code, prompts = mixed(changed)
+    assert "different code: older (1 cells)" in code and "sums: measured on different prompts" in prompts
+    monkeypatch.setattr("semiar.studies.mixed.code_hash", lambda: "newer")
+    assert f"{len(good)} finished cells were measured by other code" in next(earlier(rows))

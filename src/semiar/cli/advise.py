@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from jsonargparse import Namespace
 from rich.console import Console
 
-from semiar.advising.advise import AdviseSettings, advise
+from semiar.advising.advise import advise
+from semiar.advising.settings import AdviseSettings
 from semiar.cli.options import Parser, add_settings, settings_of
 
 HELP = "Say whether and how speculation will pay for a target on your data."

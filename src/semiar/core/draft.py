@@ -66,12 +66,10 @@ class Draft:
         return mask.sum(-1) - 1, mask
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How to draft in one step; decided from the prefix alone."""
+@dataclass(frozen=True)
+class Shape:
+    """What is drafted in one step, however long."""
 
-    count: int = 5
-    """K: tokens drafted one after another, the depth of a tree."""
     tree: str = "none"
     """none (a chain), best (most probable paths under a node budget, EAGLE-2), beam (whole beams) or sampled
     (siblings drawn independently)."""
@@ -93,6 +91,14 @@ class Plan:
             raise ConfigError(f"stop_below {self.stop_below}", "0 or more, below 1")
         if self.stop_below and self.tree != "none":
             raise ConfigError(f"stop_below {self.stop_below} with tree {self.tree}", "a chain: tree none")
+
+
+@dataclass(frozen=True)
+class Plan(Shape):
+    """How to draft in one step; decided from the prefix alone."""
+
+    count: int = 5
+    """K: tokens drafted one after another, the depth of a tree."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from datasets.exceptions import DatasetNotFoundError
 from pyarrow import ArrowException, parquet
 
 from ..errors import DataError, SourceNotFound
+from ..hub import ask
 
 Placed = tuple[str, Any]  # (place, row)
 
@@ -53,6 +54,7 @@ def split_files(folder: Path, split: str) -> list[Path]:
 
 def read_hub(hub_id: str, config: str | None, split: str) -> Iterator[Placed]:
     """Rows of a hub data set.  Raises SourceNotFound when it cannot be reached, DataError for a wrong split."""
+    ask(hub_id, "dataset")
     try:
         rows = load_dataset(hub_id, config, split=split)
     except (DatasetNotFoundError, FileNotFoundError, ConnectionError, OSError) as error:

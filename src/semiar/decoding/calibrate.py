@@ -117,7 +117,7 @@ def _passes(pair: Decodable, prompt: list[int], most: int, sampling: Sampling, m
     )
     machine.cache_bytes_per_token = cache.bytes() / (rows * cache.capacity)
     if most:
-        drafter.propose(context, state, Plan(1), sampling, rng)
+        drafter.propose(context, state, Plan(count=1), sampling, rng)
 
     def after_step(n: int) -> Context:
         """As after a whole step of n drafts: that many states are new."""
@@ -135,7 +135,7 @@ def _passes(pair: Decodable, prompt: list[int], most: int, sampling: Sampling, m
 
     def draft(n: int) -> Callable[[], None]:
         known = after_step(n)
-        return lambda: (drafter.propose(known, state, Plan(n), sampling, rng), None)[1]
+        return lambda: (drafter.propose(known, state, Plan(count=n), sampling, rng), None)[1]
 
     pairs = [(verify(n + 1), draft(n)) for n in range(1, most + 1)]  # a pass flushes the drafter from the caches
     times = interleaved([verify(1), *(one for pair in pairs for one in pair)])

@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from semiar.demo import sql_set
-from semiar.demo.model import smollm2
+from semiar.targets.load import smollm2
 
 
 @dataclass(frozen=True)

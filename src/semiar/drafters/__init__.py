@@ -1,10 +1,11 @@
 """Everything that can guess a target's next tokens, behind one interface; the designs are in a room of their own."""
 
-from semiar.drafters.base import (
+from semiar.drafters.base import Context, Drafter, State
+from semiar.drafters.designs.none import NoDrafter as NoDrafter
+from semiar.drafters.designs.semi import SemiSettings as DefaultSettings
+from semiar.drafters.facts import Facts
+from semiar.drafters.registry import (
     REGISTRY,
-    Context,
-    Drafter,
-    State,
     build_drafter,
     design,
     drafter_settings,
@@ -13,9 +14,6 @@ from semiar.drafters.base import (
     register,
     shared,
 )
-from semiar.drafters.designs.none import NoDrafter as NoDrafter
-from semiar.drafters.designs.semi import SemiSettings as DefaultSettings
-from semiar.drafters.facts import Facts
 from semiar.drafters.saving import load_drafter
 from semiar.drafters.settings import DrafterSettings
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
@@ -15,7 +15,7 @@ from semiar.core.draft import Draft, Plan
 from semiar.core.sampling import Sampling
 from semiar.drafters.facts import Facts
 from semiar.drafters.originals import Original, Tensors
-from semiar.drafters.settings import DrafterSettings, from_mapping
+from semiar.drafters.settings import DrafterSettings
 from semiar.errors import ConfigError
 from semiar.targets.cache import take_rows
 from semiar.targets.engines.packed import pack
@@ -201,69 +201,3 @@ class Drafter(nn.Module):
         """Settings as they are now, of those that a drafter was saved with when all designs shared one form."""
         flat = {**old, **old.get("options", {})}
         return {field.name: flat[field.name] for field in fields(cls.Settings) if field.name in flat}
-
-
-REGISTRY: dict[str, type[Drafter]] = {}
-
-
-def register(name: str) -> Callable[[type[Drafter]], type[Drafter]]:
-    """Class decorator: make a drafter known under this architecture name."""
-
-    def add(cls: type[Drafter]) -> type[Drafter]:
-        cls.name = name
-        REGISTRY[name] = cls
-        return cls
-
-    return add
-
-
-def design(name: str) -> type[Drafter]:
-    """The design of this name.  Raises ``ConfigError`` that lists them."""
-    if name not in REGISTRY:
-        raise ConfigError(f"drafter architecture '{name}'", f"one of {', '.join(sorted(REGISTRY))}")
-    return REGISTRY[name]
-
-
-def drafter_settings(given: Mapping[str, Any]) -> Any:
-    """A design's settings: its name in ``architecture``, and what is not as by default."""
-    names = {name: [field.name for field in fields(one.Settings)] for name, one in REGISTRY.items()}
-    return from_mapping(design(given["architecture"]).Settings, given, names)
-
-
-def shared(given: Mapping[str, Any], architecture: str) -> dict[str, Any]:
-    """Those of the given settings that this design knows."""
-    known = {field.name for field in fields(design(architecture).Settings)}
-    return {name: value for name, value in given.items() if name in known}
-
-
-def names_of(test: Callable[[Facts], Any]) -> str:
-    """The designs whose facts pass a test, for messages."""
-    found = [name for name, one in REGISTRY.items() if test(one.FACTS)]
-    return f"{', '.join(found[:-1])} or {found[-1]}" if len(found) > 1 else "".join(found)
-
-
-def facts_of(settings: DrafterSettings) -> Facts:
-    """What is known of the design with these settings."""
-    return design(settings.architecture).facts(settings)
-
-
-def build_drafter(
-    settings: DrafterSettings, target: Target, vocab: Tensor | None, extra: dict[str, Any] | None = None
-) -> Drafter:
-    """A fresh drafter for `target`; ``vocab`` (V_draft,) are the target ids it may draft, None = all."""
-    extra = dict(extra or {})
-    known = extra.pop("calibration", None)
-    make: Any = design(settings.architecture)
-    drafter: Drafter = make(settings, target, vocab, **extra)
-    if known:
-        drafter.calibration = Calibration(**known)
-    return drafter.bind(target)
-
-
-def resolve_layers(layers: str, target: Target) -> tuple[int, ...]:
-    """Layer indices for `Target.forward`, lowest first, the head's input last; ``layers`` is one of `LAYERS`."""
-    if layers == "last":
-        return (LAST,)
-    depth = len(target.blocks)
-    picks = sorted({max(0, min(2, depth - 1)), depth // 2, max(0, depth - 3)})
-    return (*picks, LAST)

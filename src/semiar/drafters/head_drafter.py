@@ -71,3 +71,12 @@ class HeadDrafter(Drafter):
 def unit_scale(target: Target) -> float:
     """What brings the target's embeddings to unit scale."""
     return 1 / float(target.embedding[:4096].detach().float().std())
+
+
+def resolve_layers(layers: str, target: Target) -> tuple[int, ...]:
+    """Layer indices for `Target.forward`, lowest first, the head's input last; ``layers`` is one of `LAYERS`."""
+    if layers == "last":
+        return (LAST,)
+    depth = len(target.blocks)
+    picks = sorted({max(0, min(2, depth - 1)), depth // 2, max(0, depth - 3)})
+    return (*picks, LAST)

@@ -11,7 +11,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from semiar.drafters.base import Drafter, build_drafter, design, drafter_settings
+from semiar.drafters.base import Drafter
+from semiar.drafters.registry import build_drafter, design, drafter_settings
 from semiar.errors import ConfigError, PairError, SourceNotFound
 from semiar.targets.target import Target
 

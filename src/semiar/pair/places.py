@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from huggingface_hub import hf_hub_download, snapshot_download
+from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError
 
 from semiar.errors import SourceNotFound
+from semiar.hub import has_file, is_hub_id
 
 
 def is_pair(name: str | Path) -> bool:
     """Whether this folder, or repository on the hub, holds a pair and not a model alone."""
     path = Path(name).expanduser()
-    if path.exists() or path.is_absolute() or str(name).count("/") != 1 or str(name).startswith("."):
+    if path.exists() or path.is_absolute() or not is_hub_id(str(name)):
         return (path / "run.yaml").is_file()
-    try:
-        hf_hub_download(str(name), "run.yaml")
-    except (OSError, ValueError, HfHubHTTPError):
-        return False
-    return True
+    return has_file(str(name), "run.yaml")
 
 
 def local_folder(name: str | Path) -> Path:
@@ -27,7 +24,7 @@ def local_folder(name: str | Path) -> Path:
     path = Path(name).expanduser()
     if path.is_dir():
         return path
-    if path.is_absolute() or str(name).count("/") != 1 or str(name).startswith("."):
+    if path.is_absolute() or not is_hub_id(str(name)):
         raise SourceNotFound(f"there is no folder '{name}'", "a folder that semiar train wrote, or a hub id")
     try:
         return Path(snapshot_download(str(name)))

@@ -81,8 +81,9 @@ class Speaker:
         one = isinstance(prompts, str) or (bool(prompts) and isinstance(prompts[0], Mapping | Message))
         batch: Any = [prompts] if one else prompts
         decoding = Decoding(
-            temperature, top_k, top_p, min_p, num_speculative_tokens, tree, nodes, branch, stop_below, rule,
-            max_new_tokens, seed,
+            temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, tree=tree, nodes=nodes, branch=branch,
+            stop_below=stop_below, num_speculative_tokens=num_speculative_tokens, rule=rule,
+            max_new_tokens=max_new_tokens, seed=seed,
         )  # fmt: skip
         done = self.complete(batch, decoding, max_batch=max_batch)
         return done[0].text if one else [completion.text for completion in done]
@@ -95,8 +96,9 @@ class Speaker:
     ) -> Iterator[str]:  # fmt: skip
         """Pieces of text as soon as they are certain; joined they are what `generate` returns."""
         decoding = Decoding(
-            temperature, top_k, top_p, min_p, num_speculative_tokens, tree, nodes, branch, stop_below, rule,
-            max_new_tokens, seed,
+            temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, tree=tree, nodes=nodes, branch=branch,
+            stop_below=stop_below, num_speculative_tokens=num_speculative_tokens, rule=rule,
+            max_new_tokens=max_new_tokens, seed=seed,
         )  # fmt: skip
         return self.pieces(prompt, decoding)
 

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from semiar.studies.claims import judge
 from semiar.studies.config import CompareConfig, preset
+from semiar.studies.mixed import mixed
 from semiar.studies.report import write_report
 from semiar.studies.run import read_rows, run_compare
 from semiar.studies.statistics import Row
@@ -32,6 +33,8 @@ def compare(config: CompareConfig, named: str, console: Console, *, report_only:
 
 def show(rows: list[Row], console: Console) -> None:
     """Tables, claims and advice."""
+    for told in mixed(rows):
+        console.print(f"[yellow]{told}[/]", soft_wrap=True)
     console.print(main_table(rows))
     if studies := study_table(rows):
         console.print(studies)

@@ -9,6 +9,7 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from semiar.studies.claims import judge
 from semiar.studies.figures import figures
+from semiar.studies.mixed import mixed
 from semiar.studies.statistics import Row
 from semiar.studies.studies import HEAD as STUDY_HEAD
 from semiar.studies.studies import study_lines
@@ -27,7 +28,7 @@ def write_report(rows: Sequence[Row], path: Path, model: str) -> None:
             fastest=list(reversed(fastest.values())), figures=figures(rows), findings=judge(rows),
             study_head=STUDY_HEAD, studies=list(study_lines(rows)),
             advice=list(advice(rows)), failed=[row for row in rows if "error" in row],
-            dates=sorted(row["date"] for row in rows),
+            dates=sorted(row["date"] for row in rows), mixed=list(mixed(rows)),
             errors=spread(errors) if errors else None,
         ),
         encoding="utf-8",

@@ -19,12 +19,13 @@ from semiar.measuring.run import BenchSettings, run_bench
 from semiar.measuring.trace import Trace, read_trace
 from semiar.pair import Pair
 from semiar.pair.files import read_metrics
-from semiar.records import check, stamped
+from semiar.records import check, code_hash, stamped
 from semiar.settings import AUTO
 from semiar.studies.config import CompareConfig
 from semiar.studies.grid import Cell, cells
 from semiar.studies.making import trained, trained_as
 from semiar.studies.memory import peak_bytes, reset_peak
+from semiar.studies.mixed import earlier
 
 ROWS = "compare.jsonl"
 VERSION = 3  # of what is measured; 2: context has induction heads, all run natively; 3: rows hold their designs' facts
@@ -40,6 +41,8 @@ def run_compare(config: CompareConfig, console: Console) -> list[dict[str, Any]]
     own = {row["key"]: row for row in rows if row["key"] in done and "same_as" not in row}
     known = {_measurement(config, cell): own[cell.key] for cell in wanted if cell.key in own}
     console.print(f"{len(wanted)} cells, {sum(cell.key in done for cell in wanted)} of them done, in {folder}")
+    for told in earlier(rows):
+        console.print(f"[yellow]{told}[/]", soft_wrap=True)
     for number, cell in enumerate(wanted, 1):
         if cell.key in done:
             continue
@@ -105,6 +108,7 @@ def _about(cell: Cell) -> dict[str, Any]:
     return {
         "key": cell.key, "study": cell.study, "task": cell.task.name, "drafter": cell.drafter, "seed": cell.seed,
         "point": cell.point, "settings": asdict(cell.settings), "facts": facts_of(cell.settings).record(),
+        "code": code_hash(),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }  # fmt: skip
 
@@ -112,7 +116,7 @@ def _about(cell: Cell) -> dict[str, Any]:
 def _shared(cell: Cell, same: dict[str, Any], console: Console) -> dict[str, Any]:
     """The cell's row with the figures of one that measured the same pair on the same target at the same K."""
     console.print(f"measured as {same['key']}")
-    return same | _about(cell) | {"same_as": same["key"]}
+    return same | _about(cell) | {"same_as": same["key"], "code": same.get("code", "")}
 
 
 def _guarded(config: CompareConfig, cell: Cell, console: Console) -> dict[str, Any]:
@@ -143,6 +147,7 @@ def run_cell(config: CompareConfig, cell: Cell, console: Console) -> dict[str, A
         "measured": asdict(summarise(read)),
         "by_prompt": by_prompt(read),
         "machine": read.machine,
+        "prompts": read.header["prompts"],
         "peak_bytes": peak_bytes(),
     }
 

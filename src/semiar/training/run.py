@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,12 +13,13 @@ from rich.console import Console
 from torch import nn
 from transformers import TrainingArguments
 
-from semiar.errors import ConfigError, SemiarError, TrainingError
+from semiar.errors import ConfigError, TrainingError
 from semiar.pair import Pair
 from semiar.targets import load_tokenizer
 from semiar.targets.engines.prepare import leave_flat_passes
 from semiar.training.config import TrainConfig
 from semiar.training.estimate import estimate
+from semiar.training.failures import enough_memory, refused_options
 from semiar.training.learner import DraftLearner
 from semiar.training.parallel import is_main, own_device, wait
 from semiar.training.prepare import Samples, build_pair, choose_passes, load_samples, run_key, warm_start
@@ -41,6 +40,11 @@ def train(
     Started by ``torchrun`` or ``accelerate launch``, the processes share the work and the first one prints and saves.
     """
     console = console if console and is_main() else Console(stderr=True, quiet=not is_main())
+    with enough_memory(config.training):
+        return _train(config, resume, dry_run, console)
+
+
+def _train(config: TrainConfig, resume: bool, dry_run: bool, console: Console) -> Pair | None:
     own_device()
     tokenizer = load_tokenizer(config.model)
     samples = load_samples(config, tokenizer, console)
@@ -150,17 +154,6 @@ def arguments(config: TrainConfig, work: Path, has_eval: bool) -> TrainingArgume
     )
     args._n_gpu = min(1, args.n_gpu)  # nn.DataParallel would copy the model without its hooks
     return args
-
-
-@contextmanager
-def refused_options() -> Iterator[None]:
-    """What Hugging Face's Trainer says of an option's value, in our words."""
-    try:
-        yield
-    except SemiarError:
-        raise
-    except (ValueError, ImportError, RuntimeError) as error:
-        raise ConfigError(str(error).strip().splitlines()[0], "", "see the options below training") from error
 
 
 def _resume_point(work: Path, key: str, resume: bool) -> Path | None:

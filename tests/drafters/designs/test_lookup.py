@@ -120,7 +120,7 @@ def test_rows_without_a_match_wait() -> None:
         lengths = torch.tensor([len(row) for row in rows])
         tokens = torch.tensor([row + [0] * (16 - len(row)) for row in rows])
         context = Context(tokens, lengths, torch.zeros(2, 0, 1, 8), lengths * 0)
-        return drafter.propose(context, state, Plan(3), Sampling(), None).tokens.tolist()
+        return drafter.propose(context, state, Plan(count=3), Sampling(), None).tokens.tolist()
 
     assert propose([[1, 2, 3], [4]]) == [[], []]
     assert propose([[1, 2, 3, 1, 2], [4, 5]]) == [[3, 1, 2], [-1, -1, -1]]

@@ -41,7 +41,7 @@ class Hand:
             states = self.target(torch.tensor([row])).hidden[0]
             hidden[index, :count] = states[len(row) - 1 - count : len(row) - 1]
         context = Context(tokens, lengths, hidden, torch.tensor(fresh))
-        return self.drafter.propose(context, self.state, plan or Plan(3), Sampling(), None)
+        return self.drafter.propose(context, self.state, plan or Plan(count=3), Sampling(), None)
 
     def candidates(self, token: int, row: int = 0) -> list[int]:
         return self.state.values["table"][row, token].tolist()
@@ -75,7 +75,7 @@ def test_a_chain_follows_the_first_candidates() -> None:
 
 
 def test_a_tree_follows_them_by_rank() -> None:
-    draft = Hand(candidates=3).propose([[2, 7, 3, 2]], plan=Plan(2, "best", nodes=5, branch=2))
+    draft = Hand(candidates=3).propose([[2, 7, 3, 2]], plan=Plan("best", count=2, nodes=5, branch=2))
     assert static_tree(5, 2, 2) == ((1, 0, 0), (1, 0, 1), (2, 1, 0), (2, 1, 1), (2, 2, 0))
     assert draft.parents.tolist() == [[0, 0, 1, 1, 2]]
     assert draft.tokens.tolist() == [[7, 3, 3, 0, 2]] and draft.probs is None

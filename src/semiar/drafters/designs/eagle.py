@@ -16,14 +16,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from semiar.drafters.base import register, resolve_layers
 from semiar.drafters.chain import ChainDrafter
 from semiar.drafters.facts import Distant, Facts, Recent
+from semiar.drafters.head_drafter import resolve_layers
 from semiar.drafters.layers.context_lm import rotary, rotate
 from semiar.drafters.layers.fusion import Features
 from semiar.drafters.layers.norm import EPSILON, RMSNorm
 from semiar.drafters.memory import Memory
 from semiar.drafters.originals import PARTS, Original, Tensors, alike, take
+from semiar.drafters.registry import register
 from semiar.drafters.settings import LAYERS, LearnedSettings
 from semiar.errors import ConfigError, PairError
 from semiar.settings import at_least, one_of

@@ -16,19 +16,11 @@ from torch.nn import functional as F
 from semiar.core.calibration import Calibration
 from semiar.core.draft import Draft, Plan
 from semiar.core.sampling import Sampling
-from semiar.drafters.base import (
-    Context,
-    Drafter,
-    State,
-    build_drafter,
-    design,
-    drafter_settings,
-    facts_of,
-    register,
-)
+from semiar.drafters.base import Context, Drafter, State
 from semiar.drafters.designs.semi import SemiSettings
 from semiar.drafters.facts import Distant, Facts, Recent
 from semiar.drafters.finding import Corpus, Finder, Finders, FindingSettings, fill
+from semiar.drafters.registry import build_drafter, design, drafter_settings, facts_of, register
 from semiar.drafters.settings import HeadSettings
 from semiar.errors import ConfigError
 from semiar.targets.target import Target

@@ -14,10 +14,11 @@ import torch
 
 from semiar.core.draft import Draft, Plan
 from semiar.core.sampling import Sampling
-from semiar.drafters.base import Context, Drafter, State, register
+from semiar.drafters.base import Context, Drafter, State
 from semiar.drafters.drawing import only_chains
 from semiar.drafters.facts import Distant, Facts, Recent
 from semiar.drafters.finding import Corpus, Finder, Finders, FindingSettings, fill
+from semiar.drafters.registry import register
 
 
 @dataclass(frozen=True)

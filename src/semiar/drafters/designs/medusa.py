@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from semiar.drafters.base import register
 from semiar.drafters.facts import Distant, Facts, Recent
 from semiar.drafters.headed import BlockSettings, HeadedDrafter, ResidualBlock
 from semiar.drafters.memory import Memory
 from semiar.drafters.originals import Original, Tensors, blocks, headed, residual, stripped
+from semiar.drafters.registry import register
 from semiar.targets.target import Target
 
 

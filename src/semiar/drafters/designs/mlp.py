@@ -13,10 +13,10 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from semiar.drafters.base import register
 from semiar.drafters.chain import ChainDrafter
 from semiar.drafters.facts import Distant, Facts, Recent
 from semiar.drafters.memory import Memory
+from semiar.drafters.registry import register
 from semiar.drafters.settings import LearnedSettings
 from semiar.settings import at_least, one_of
 from semiar.targets.target import Target

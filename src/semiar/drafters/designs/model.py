@@ -11,12 +11,13 @@ from torch import Tensor
 
 from semiar.core.draft import Draft, Plan
 from semiar.core.sampling import Sampling, uniform
-from semiar.drafters.base import Context, Drafter, State, register
+from semiar.drafters.base import Context, Drafter, State
 from semiar.drafters.cached import CacheState, Paths, unread
 from semiar.drafters.drawing import draw_chain
 from semiar.drafters.facts import Distant, Facts, Recent
 from semiar.drafters.layers.heads import DraftHead, limited_head
 from semiar.drafters.memory import newest
+from semiar.drafters.registry import register
 from semiar.drafters.settings import HeadSettings
 from semiar.errors import ConfigError, PairError
 from semiar.settings import Load

@@ -8,8 +8,9 @@ import torch
 
 from semiar.core.draft import Draft, Plan
 from semiar.core.sampling import Sampling
-from semiar.drafters.base import Context, Drafter, State, register
+from semiar.drafters.base import Context, Drafter, State
 from semiar.drafters.facts import Distant, Facts, Recent
+from semiar.drafters.registry import register
 from semiar.drafters.settings import DrafterSettings
 
 

@@ -10,13 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from semiar.drafters.base import register, resolve_layers
 from semiar.drafters.chain import ChainDrafter
 from semiar.drafters.facts import Distant, Facts, Recent
+from semiar.drafters.head_drafter import resolve_layers
 from semiar.drafters.layers.context_lm import ContextLM
 from semiar.drafters.layers.fusion import Features, Fusion
 from semiar.drafters.layers.small_lm import count_heads
 from semiar.drafters.memory import Memory
+from semiar.drafters.registry import register
 from semiar.drafters.settings import LAYERS, LearnedSettings
 from semiar.settings import at_least, one_of
 from semiar.targets.target import Target

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from semiar.drafters.base import register
 from semiar.drafters.facts import Distant, Facts, Recent
 from semiar.drafters.head_drafter import unit_scale
 from semiar.drafters.headed import BlockSettings, HeadedDrafter, ResidualBlock
 from semiar.drafters.memory import Memory
 from semiar.drafters.originals import PARTS, Original, Tensors, stripped, take
+from semiar.drafters.registry import register
 from semiar.settings import one_of
 from semiar.targets.target import Target
 

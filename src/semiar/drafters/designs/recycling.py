@@ -17,9 +17,10 @@ from torch import Tensor
 
 from semiar.core.draft import Draft, Plan
 from semiar.core.sampling import Sampling
-from semiar.drafters.base import Context, Drafter, State, register
+from semiar.drafters.base import Context, Drafter, State
 from semiar.drafters.facts import Distant, Facts, Recent
 from semiar.drafters.layers.heads import DraftHead, limited_head
+from semiar.drafters.registry import register
 from semiar.drafters.settings import HeadSettings
 from semiar.errors import ConfigError
 from semiar.settings import at_least

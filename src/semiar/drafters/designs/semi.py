@@ -13,14 +13,15 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from semiar.drafters.base import register, resolve_layers
 from semiar.drafters.chain import ChainDrafter
 from semiar.drafters.facts import Distant, Facts, Recent
+from semiar.drafters.head_drafter import resolve_layers
 from semiar.drafters.layers.context_lm import ContextLM
 from semiar.drafters.layers.fusion import AdditiveFusion, Features, Fusion, ParallelFusion
 from semiar.drafters.layers.hf_lm import HFSmallLM
 from semiar.drafters.layers.small_lm import DraftedAttention, FixedAttention, Recurrent, SmallLM, count_heads
 from semiar.drafters.memory import Memory
+from semiar.drafters.registry import register
 from semiar.drafters.settings import LAYERS, LearnedSettings
 from semiar.errors import ConfigError
 from semiar.settings import at_least, one_of

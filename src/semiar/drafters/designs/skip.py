@@ -14,7 +14,7 @@ from torch import Tensor
 
 from semiar.core.draft import Draft, Plan
 from semiar.core.sampling import Sampling, uniform
-from semiar.drafters.base import Context, State, register
+from semiar.drafters.base import Context, State
 from semiar.drafters.cached import CacheState, Paths, unread
 from semiar.drafters.drawing import draw_chain
 from semiar.drafters.facts import Distant, Facts, Recent
@@ -22,6 +22,7 @@ from semiar.drafters.head_drafter import HeadDrafter
 from semiar.drafters.layers.fusion import Fusion
 from semiar.drafters.layers.norm import RMSNorm
 from semiar.drafters.memory import newest
+from semiar.drafters.registry import register
 from semiar.drafters.settings import LearnedSettings
 from semiar.settings import at_least
 from semiar.targets.cache import Cache
