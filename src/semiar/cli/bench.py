@@ -14,6 +14,7 @@ from semiar.measuring.report import redraw
 from semiar.measuring.run import BenchSettings, run_bench
 from semiar.pair import Pair
 from semiar.targets import Target, load_model
+from semiar.targets.engines.prepare import choose_engine, prepare
 
 HELP = "Measure plain against speculative decoding."
 
@@ -30,5 +31,7 @@ def run(chosen: Namespace) -> None:
         raise ConfigError(f"'{chosen.run}' has no drafter", "a pair that semiar train or attach wrote")
     out, console = Path(settings.out) if settings.out else results_folder(chosen.run) / "bench", Console()
     base = Target(load_model(pair.base, settings.load)) if settings.base else None
+    if base is not None:
+        prepare(base, choose_engine(settings.load.engine, base))
     run_bench(pair, settings, out / "trace.jsonl", base, console)
     redraw(out, console)

@@ -40,10 +40,9 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table: what a row is, what the rows are, the name, and the columns that questions are about."""
+    """A table: what a row is, the name, which says what the rows are, and the columns that questions are about."""
 
     noun: str
-    plural: str
     name: str
     columns: tuple[Column, ...]
 
@@ -73,14 +72,13 @@ class Table:
         return "test" if zlib.crc32(key.encode()) % 5 == 0 else "train"
 
 
-def draw_table(rng: random.Random, side: Side | None, nouns: tuple[str, ...] = (), most: int = 6) -> Table:
+def draw_table(rng: random.Random, side: Side | None, nouns: tuple[str, ...] = (), most: int = 5) -> Table:
     """A table of one of `nouns` (default: any) with three to `most` columns, a text and a number among them."""
     while True:
         noun = rng.choice(nouns or tuple(NOUNS))
         plural, own, common = NOUNS[noun]
         columns = rng.sample(own + rng.sample(common, 2), rng.randint(3, most))
-        name = plural if rng.random() < 0.6 else f"{noun}_{rng.choice(('list', 'data', 'log'))}"
-        table = Table(noun, plural, name, tuple(columns))
+        table = Table(noun, plural, tuple(columns))
         if table.texts and table.numbers and side in (None, table.side):
             return table
 

@@ -1,21 +1,23 @@
-"""A seeded text-to-SQL set: thousands of schemas, many clauses and phrasings, so that it cannot be memorised.
+"""A seeded text-to-SQL set in a fixed house style: thousands of schemas, so that it cannot be memorised.
 
-Every sample has its own schema of one table, or of two for a join, each with three to six columns:
+Every sample has its own schema of one table, or of two for a join:
 
-    {"context": "CREATE TABLE lakes (name TEXT, country TEXT, depth INTEGER)",
-     "question": "List the name of all lakes whose depth is more than 120.",
-     "answer": "SELECT name FROM lakes WHERE depth > 120"}
+    {"context": "CREATE TABLE lakes (country TEXT, depth INTEGER, salinity REAL)",
+     "question": "List the country and salinity of lakes whose depth is above 120.",
+     "answer": "SELECT lakes.country AS lake_country, lakes.salinity AS lake_salinity FROM lakes
+                WHERE lakes.depth > 120 ORDER BY lakes.country ASC LIMIT 100"}   (in one line)
 
-A table with its columns belongs to the training or to the test side by a hash of its text, so that no schema is on
-both.  The same seed gives the same samples on every machine.
+The house style is what a model without fine-tuning does not know: columns carry their table's name, everything that
+is selected has an alias, rows are ordered by the first selected column and limited to 100 unless the question says
+otherwise.  A table with its columns belongs to the training or to the test side by a hash of its text, so that no
+schema is on both.  The same seed gives the same samples on every machine.
 """
 
 from __future__ import annotations
 
 import json
 import random
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,18 +27,15 @@ from .sql_schema import Column, Side, Table, draw_table, draw_value
 
 Sample = dict[str, str]
 
-ANSWER_CHARACTERS = (56, 210)  # about 15 to 60 tokens of usual vocabularies
+LIMIT = 100  # rows of an answer whose question names no number
 
 
 @dataclass(frozen=True, slots=True)
-class Clause:
+class Piece:
     """A piece of a query and the words that ask for it."""
 
-    sql: str = ""
-    words: str = ""
-
-
-NOTHING = Clause()
+    sql: str
+    words: str
 
 
 def generate(count: int, seed: int, side: Side | None = None) -> list[Sample]:
@@ -45,12 +44,10 @@ def generate(count: int, seed: int, side: Side | None = None) -> list[Sample]:
         raise DataError(f"count {count}", "0 or more")
     rng = random.Random(f"{seed}/{side}")
     samples: dict[tuple[str, str], Sample] = {}
-    low, high = ANSWER_CHARACTERS
     while len(samples) < count:
         build = rng.choices(list(QUERIES), list(QUERIES.values()))[0]
         sample = build(rng, side)
-        if low <= len(sample["answer"]) <= high:
-            samples.setdefault((sample["context"], sample["question"]), sample)
+        samples.setdefault((sample["context"], sample["question"]), sample)
     return list(samples.values())
 
 
@@ -64,177 +61,99 @@ def write(folder: str | Path, train: int, test: int, seed: int) -> None:
 
 
 def _rows(rng: random.Random, side: Side | None) -> Sample:
-    """SELECT columns, with conditions and order."""
+    """Columns of the rows of a table, with conditions."""
     table = draw_table(rng, side)
-    columns = rng.sample(table.columns, rng.randint(1, 3))
-    where = _where(rng, table) if rng.random() < 0.8 else NOTHING
-    order = _order(rng, list(table.columns)) if rng.random() < 0.5 else NOTHING
-    sql = f"SELECT {', '.join(column.name for column in columns)} FROM {table.name}{where.sql}{order.sql}"
-    what = _listed([column.words for column in columns])
-    frame = rng.choice(words.LIST_FRAMES)
-    return _sample(table.create(), _ask(frame, order, what=what, rows=table.plural + where.words), sql)
-
-
-def _distinct(rng: random.Random, side: Side | None) -> Sample:
-    """SELECT DISTINCT a text column."""
-    table = draw_table(rng, side)
-    column = rng.choice(table.texts)
-    where = _where(rng, table)
-    order = _order(rng, [column]) if rng.random() < 0.3 else NOTHING
-    sql = f"SELECT DISTINCT {column.name} FROM {table.name}{where.sql}{order.sql}"
-    frame = rng.choice(words.DISTINCT_FRAMES)
-    return _sample(table.create(), _ask(frame, order, what=column.words, rows=table.plural + where.words), sql)
-
-
-def _count(rng: random.Random, side: Side | None) -> Sample:
-    """COUNT of the rows under conditions."""
-    table = draw_table(rng, side)
-    where = _where(rng, table)
-    question = rng.choice(words.COUNT_FRAMES).format(rows=table.plural + where.words)
-    return _sample(table.create(), question, f"SELECT COUNT(*) FROM {table.name}{where.sql}")
-
-
-def _value(rng: random.Random, side: Side | None) -> Sample:
-    """One or two aggregates under conditions."""
-    table = draw_table(rng, side)
-    measures = [_measure(rng, table)]
-    if rng.random() < 0.4:
-        measures += [second for second in [_measure(rng, table)] if second.sql != measures[0].sql]
-    where = _where(rng, table)
-    sql = f"SELECT {', '.join(measure.sql for measure in measures)} FROM {table.name}{where.sql}"
-    what = _listed([measure.words for measure in measures])
-    question = rng.choice(words.VALUE_FRAMES).format(what=what, rows=table.plural + where.words)
-    return _sample(table.create(), question, sql)
-
-
-def _group(rng: random.Random, side: Side | None) -> Sample:
-    """GROUP BY a text column, with conditions, HAVING or order."""
-    table = draw_table(rng, side)
-    key = rng.choice(table.texts)
-    measure = Clause("COUNT(*)", words.MEASURES["COUNT"][0]) if rng.random() < 0.4 else _measure(rng, table)
-    where = _where(rng, table, most=1) if rng.random() < 0.4 else NOTHING
-    after = rng.choice((_having(rng, measure), _order(rng, [key]), _order_by_measure(rng, measure), NOTHING))
-    sql = f"SELECT {key.name}, {measure.sql} FROM {table.name}{where.sql} GROUP BY {key.name}{after.sql}"
-    parts = {"key": key.words, "what": measure.words, "rows": table.plural + where.words}
-    return _sample(table.create(), _ask(rng.choice(words.GROUP_FRAMES), after, **parts), sql)
+    columns = rng.sample(table.columns, rng.randint(3, min(4, len(table.columns))))
+    where = _where(rng, table, 2)
+    sql = f"SELECT {_selected(table, columns)} FROM {table.name}{where.sql}"
+    what = f"{_listed([column.words for column in columns])} of {table.name}{where.words}"
+    return _sample(rng, table.create(), what, sql, _ordered(rng, table, columns))
 
 
 def _join(rng: random.Random, side: Side | None) -> Sample:
-    """JOIN of a table with the one that its rows belong to."""
-    table, parent, context, source = _joined(rng, side)
-    own, other = rng.choice(table.columns), rng.choice(parent.columns)
-    where, order = NOTHING, NOTHING
-    if rng.random() < 0.75:
-        where = _where(rng, table, most=1, prefix=f"{table.name}.")
-    if rng.random() < 0.3:
-        order = _order(rng, list(table.columns), prefix=f"{table.name}.")
-    sql = f"SELECT {table.name}.{own.name}, {parent.name}.{other.name} {source}{where.sql}{order.sql}"
-    parts = {"own": own.words, "rows": table.plural + where.words, "other": other.words, "parent": parent.noun}
-    frame = rng.choice(words.JOIN_FRAMES).format(what=rng.choice(words.JOIN_PHRASES))
-    return _sample(context, _ask(frame, order, **parts), sql)
-
-
-def _join_count(rng: random.Random, side: Side | None) -> Sample:
-    """JOIN, then the number of rows that belong to each value of the other table's column."""
-    table, parent, context, source = _joined(rng, side)
-    key = rng.choice(parent.texts)
-    name = f"{parent.name}.{key.name}"
-    after = _having(rng, Clause("COUNT(*)")) if rng.random() < 0.3 else NOTHING
-    question = _ask(
-        rng.choice(words.GROUP_FRAMES), after, key=f"{parent.noun} {key.words}", what="number", rows=table.plural
-    )
-    return _sample(context, question, f"SELECT {name}, COUNT(*) {source} GROUP BY {name}{after.sql}")
-
-
-QUERIES: dict[Callable[[random.Random, Side | None], Sample], int] = {
-    _rows: 36, _distinct: 7, _count: 8, _value: 14, _group: 17, _join: 13, _join_count: 5,
-}  # fmt: skip
-
-
-def _joined(rng: random.Random, side: Side | None) -> tuple[Table, Table, str, str]:
-    """A table and its parent, the statements that make both, and their FROM clause."""
-    parent = draw_table(rng, side, words.PARENTS, most=4)
-    table = draw_table(rng, side, most=5)
+    """Columns of the rows of a table and of the rows of another that they belong to."""
+    parent = draw_table(rng, side, words.PARENTS, most=3)
+    table = draw_table(rng, side, most=4)
     while table.noun == parent.noun:
-        table = draw_table(rng, side, most=5)
+        table = draw_table(rng, side, most=4)
+    own, other = rng.sample(table.columns, 2), rng.sample(parent.columns, rng.randint(1, 2))
+    where = _where(rng, table, 1)
     key = f"{parent.noun}_id"
-    context = f"{table.create(key)}; {parent.create('id')}"
-    return table, parent, context, f"FROM {table.name} JOIN {parent.name} ON {table.name}.{key} = {parent.name}.id"
+    sql = (
+        f"SELECT {_selected(table, own)}, {_selected(parent, other)} FROM {table.name} "
+        f"JOIN {parent.name} ON {table.name}.{key} = {parent.name}.id{where.sql}"
+    )
+    what = (
+        f"{_listed([column.words for column in own])} of {table.name} "
+        f"and the {_listed([column.words for column in other])} of their {parent.noun}, for {table.name}{where.words}"
+    )
+    return _sample(rng, f"{table.create(key)}; {parent.create('id')}", what, sql, _ordered(rng, table, own))
 
 
-def _where(rng: random.Random, table: Table, most: int = 2, prefix: str = "") -> Clause:
-    """Up to `most` conditions on different columns, joined by AND or by OR."""
-    conditions = [_condition(rng, column, prefix) for column in rng.sample(table.columns, rng.randint(1, most))]
+def _group(rng: random.Random, side: Side | None) -> Sample:
+    """Aggregates over groups of the rows of a table, under a condition."""
+    table = draw_table(rng, side)
+    key, measures, where = rng.choice(table.texts), _measures(rng, table), _where(rng, table, 1)
+    sql = (
+        f"SELECT {_selected(table, [key])}, {', '.join(measure.sql for measure in measures)} "
+        f"FROM {table.name}{where.sql} GROUP BY {table.name}.{key.name}"
+    )
+    what = f"{_listed([measure.words for measure in measures])} for each {key.words} of {table.name}{where.words}"
+    return _sample(rng, table.create(), what, sql, _ordered(rng, table, [key]))
+
+
+QUERIES: dict[Callable[[random.Random, Side | None], Sample], int] = {_rows: 40, _join: 30, _group: 30}
+
+
+def _selected(table: Table, columns: Sequence[Column]) -> str:
+    return ", ".join(f"{table.name}.{column.name} AS {table.noun}_{column.name}" for column in columns)
+
+
+def _measures(rng: random.Random, table: Table) -> list[Piece]:
+    """Two different aggregates."""
+    count = Piece(f"COUNT(*) AS number_of_{table.name}", "number")
+    others = [
+        Piece(f"{function}({table.name}.{column.name}) AS {word}_{column.name}", f"{word} {column.words}")
+        for function, word in words.MEASURES.items()
+        for column in table.numbers
+    ]
+    return rng.sample([count, *rng.sample(others, 3)], 2)
+
+
+def _where(rng: random.Random, table: Table, most: int) -> Piece:
+    """One to `most` conditions on different columns, joined by AND or by OR."""
+    conditions = [_condition(rng, table, column) for column in rng.sample(table.columns, rng.randint(1, most))]
     joint = rng.choice(("and", "and", "or"))
-    return Clause(
+    return Piece(
         " WHERE " + f" {joint.upper()} ".join(condition.sql for condition in conditions),
-        " " + f" {joint} ".join(condition.words for condition in conditions),
+        " whose " + f" {joint} whose ".join(condition.words for condition in conditions),
     )
 
 
-def _condition(rng: random.Random, column: Column, prefix: str) -> Clause:
-    phrases = (
-        words.NUMBER_TESTS if column.is_number else words.DATE_TESTS if column.kind == "date" else words.TEXT_TESTS
-    )
-    test = rng.choice(list(phrases))
-    value, other = draw_value(rng, column), draw_value(rng, column)
-    if test == "between":
-        value, other = sorted((value, other), key=float if column.is_number else str)
-    cut, pattern = words.PATTERNS.get(test, (slice(None), ""))
-    value = value[cut].strip()
-    name = prefix + column.name
-    if pattern:
-        sql = f"{name} LIKE '{pattern.format(value)}'"
-    elif test == "between":
-        sql = f"{name} BETWEEN {_literal(column, value)} AND {_literal(column, other)}"
-    else:
-        sql = f"{name} {test} {_literal(column, value)}"
-    return Clause(sql, rng.choice(phrases[test]).format(column=column.words, value=value, other=other))
+def _condition(rng: random.Random, table: Table, column: Column) -> Piece:
+    tests = words.NUMBER_TESTS if column.is_number else words.DATE_TESTS if column.type == "DATE" else words.TEXT_TESTS
+    test, value = rng.choice(list(tests)), draw_value(rng, column)
+    literal = value if column.is_number else f"'{value}'"
+    phrase = rng.choice(tests[test]).format(value=value)
+    return Piece(f"{table.name}.{column.name} {test} {literal}", f"{column.words} is {phrase}")
 
 
-def _order(rng: random.Random, columns: list[Column], prefix: str = "") -> Clause:
-    """ORDER BY one of the columns, and a LIMIT half of the time."""
-    column = rng.choice(columns)
-    return _ordered(rng, prefix + column.name, column.words)
-
-
-def _order_by_measure(rng: random.Random, measure: Clause) -> Clause:
-    return _ordered(rng, measure.sql, f"the {measure.words}")
-
-
-def _ordered(rng: random.Random, name: str, spoken: str) -> Clause:
-    direction = rng.choice(("ASC", "DESC"))
-    sql, ask = f" ORDER BY {name} {direction}", rng.choice(words.ORDER_PHRASES[direction]).format(column=spoken)
-    if rng.random() < 0.5:
-        return Clause(sql, ask)
-    count = rng.randint(2, 20)
-    return Clause(f"{sql} LIMIT {count}", f"{ask}, {rng.choice(words.LIMIT_PHRASES).format(count=count)}")
-
-
-def _having(rng: random.Random, measure: Clause) -> Clause:
-    test, value = rng.choice(list(words.HAVING_PHRASES)), rng.randint(2, 60)
-    return Clause(f" HAVING {measure.sql} {test} {value}", rng.choice(words.HAVING_PHRASES[test]).format(value=value))
-
-
-def _measure(rng: random.Random, table: Table) -> Clause:
-    function, column = rng.choice(("SUM", "AVG", "MIN", "MAX")), rng.choice(table.numbers)
-    return Clause(f"{function}({column.name})", rng.choice(words.MEASURES[function]).format(column=column.words))
-
-
-def _literal(column: Column, value: str) -> str:
-    return value if column.is_number else f"'{value}'"
-
-
-def _ask(frame: str, last: Clause, **parts: str) -> str:
-    """The question; the words of the last clause go before its final mark."""
-    question = frame.format(**parts)
-    return f"{question[:-1]}, {last.words}{question[-1]}" if last.words else question
+def _ordered(rng: random.Random, table: Table, columns: Sequence[Column]) -> Piece:
+    """ORDER BY and LIMIT: the first column and 100 rows, or what the question says."""
+    column, direction, ask, count = columns[0], "ASC", "", LIMIT
+    if rng.random() < 0.35:
+        column, direction = rng.choice(columns), rng.choice(("ASC", "DESC"))
+        ask = f", {words.ORDER_PHRASES[direction]} {column.words}"
+    if rng.random() < 0.35:
+        count = rng.randint(2, 20)
+        ask += f", only the first {count}"
+    return Piece(f" ORDER BY {table.name}.{column.name} {direction} LIMIT {count}", ask)
 
 
 def _listed(names: list[str]) -> str:
     return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]
 
 
-def _sample(context: str, question: str, answer: str) -> Sample:
-    question = re.sub(r"\ba (?=[aeiou])", "an ", question[0].upper() + question[1:])
-    return {"context": context, "question": question, "answer": answer}
+def _sample(rng: random.Random, context: str, what: str, sql: str, last: Piece) -> Sample:
+    question = rng.choice(words.FRAMES).format(what=what + last.words)
+    return {"context": context, "question": question, "answer": sql + last.sql}

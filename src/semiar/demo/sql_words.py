@@ -94,97 +94,25 @@ VALUES = {
 RANGES = {"small": (2, 60, 1), "hundreds": (50, 950, 10), "thousands": (1000, 90000, 500)}
 DECIMALS = {"score": (1, 10, 1), "price": (5, 400, 2)}
 
-# {what} = columns or a measure, {rows} = the plural noun with its conditions
-LIST_FRAMES = (
-    "What are the {what} of the {rows}?",
-    "List the {what} of all {rows}.",
-    "Show the {what} for {rows}.",
-    "Give me the {what} of {rows}.",
-    "Find the {what} of every one of the {rows}.",
-    "Return the {what} for all {rows}.",
-    "I need the {what} of the {rows}.",
-    "Which values of {what} belong to {rows}?",
-    "Look up the {what} of {rows}.",
-    "For {rows}, what are the {what}?",
-)
-DISTINCT_FRAMES = (
-    "What are the different {what} of the {rows}?",
-    "List each distinct {what} among {rows}.",
-    "Show the unique {what} found for {rows}.",
-    "Which values of {what} occur among {rows}, without repeats?",
-)
-COUNT_FRAMES = (
-    "How many {rows} are there?",
-    "Count the {rows}.",
-    "What is the number of {rows}?",
-    "Tell me how many {rows} exist.",
-)
-VALUE_FRAMES = (
-    "What is the {what} of the {rows}?",
-    "Find the {what} for {rows}.",
-    "Compute the {what} over all {rows}.",
-    "For {rows}, give the {what}.",
-    "Tell me the {what} among the {rows}.",
-)
-GROUP_FRAMES = (
-    "For each {key}, what is the {what} of the {rows}?",
-    "Show the {what} of {rows} by {key}.",
-    "Give the {what} per {key} for the {rows}.",
-    "Group the {rows} by {key} and return the {what}.",
-    "What is the {what} of {rows} in every {key}?",
-)
-MEASURES = {
-    "COUNT": ("number",),
-    "SUM": ("total {column}", "sum of {column}", "combined {column}"),
-    "AVG": ("average {column}", "mean {column}"),
-    "MIN": ("lowest {column}", "minimum {column}", "smallest {column}"),
-    "MAX": ("highest {column}", "maximum {column}", "largest {column}"),
-}
-# text, number and date conditions: operator -> phrasings
-TEXT_TESTS = {
-    "=": ("whose {column} is {value}", "with {value} as {column}", "where the {column} equals {value}"),
-    "<>": ("whose {column} is not {value}", "with any {column} but {value}"),
-    "starts": ("whose {column} starts with {value}", "with a {column} beginning with {value}"),
-    "ends": ("whose {column} ends with {value}", "with a {column} ending in {value}"),
-    "contains": ("whose {column} contains {value}", "with {value} somewhere in the {column}"),
-}
-NUMBER_TESTS = {
-    "=": ("with a {column} of exactly {value}", "whose {column} is {value}"),
-    "<": ("with a {column} below {value}", "whose {column} is less than {value}", "with {column} under {value}"),
-    ">": ("with a {column} above {value}", "whose {column} is more than {value}", "with {column} over {value}"),
-    "<=": ("with a {column} of at most {value}", "whose {column} is {value} or less"),
-    ">=": ("with a {column} of at least {value}", "whose {column} is {value} or more"),
-    "between": ("with a {column} between {value} and {other}", "whose {column} is from {value} to {other}"),
-}
-DATE_TESTS = {
-    "<": ("whose {column} is before {value}", "with a {column} earlier than {value}"),
-    ">": ("whose {column} is after {value}", "with a {column} later than {value}"),
-    "between": ("with a {column} between {value} and {other}", "whose {column} lies from {value} to {other}"),
-}
-ORDER_PHRASES = {
-    "ASC": ("sorted by {column} from low to high", "in ascending order of {column}", "ordered by {column}"),
-    "DESC": ("sorted by {column} from high to low", "in descending order of {column}", "by {column}, greatest first"),
-}
-LIMIT_PHRASES = ("keep only the first {count}", "limited to {count} rows", "just the top {count}")
-HAVING_PHRASES = {
-    ">": ("only where that is more than {value}", "keeping those above {value}"),
-    "<": ("only where that is less than {value}", "keeping those below {value}"),
-}
-JOIN_PHRASES = (
-    "{own} of the {rows} together with the {other} of their {parent}",
-    "{own} of {rows}, and the {other} of the {parent} each belongs to",
-    "{own} for {rows} and the matching {parent}'s {other}",
-)
-JOIN_FRAMES = (
-    "List the {what}.",
+# {what} = what is asked for, from the columns to the number of rows
+FRAMES = (
     "Show the {what}.",
-    "What are the {what}?",
-    "Return the {what}.",
+    "List the {what}.",
     "Give me the {what}.",
+    "Find the {what}.",
+    "Return the {what}.",
+    "I need the {what}.",
+    "What are the {what}?",
 )
-# what part of a value a LIKE pattern takes, and the pattern
-PATTERNS = {
-    "starts": (slice(1), "{}%"),
-    "ends": (slice(-2, None), "%{}"),
-    "contains": (slice(1, 4), "%{}%"),
+MEASURES = {"SUM": "total", "AVG": "average", "MIN": "lowest", "MAX": "highest"}
+# text, number and date conditions: operator -> phrasings after "is"
+TEXT_TESTS = {"=": ("{value}", "equal to {value}"), "<>": ("not {value}", "different from {value}")}
+NUMBER_TESTS = {
+    "=": ("exactly {value}",),
+    "<": ("below {value}", "less than {value}"),
+    ">": ("above {value}", "more than {value}"),
+    "<=": ("at most {value}",),
+    ">=": ("at least {value}",),
 }
+DATE_TESTS = {"<": ("before {value}", "earlier than {value}"), ">": ("after {value}", "later than {value}")}
+ORDER_PHRASES = {"ASC": "ordered by", "DESC": "in descending order of"}
