@@ -94,7 +94,7 @@ class ChainDrafter(HeadDrafter):
 
     def copies(self) -> list[Tensor]:
         """The kernel's own weights."""
-        return [one for ready in self._ready for one in ready.copies()]
+        return [one for ready in self._ready for one in ready.copies]
 
     def train(self, mode: bool = True) -> ChainDrafter:
         if mode:

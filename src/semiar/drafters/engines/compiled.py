@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,9 +31,7 @@ class CompiledDraft:
         self.seen: dict[tuple[int, Kind], int] = {}
         self.broken = False
 
-    def copies(self) -> list[Tensor]:
-        """Weights of its own: none."""
-        return []
+    copies: Sequence[Tensor] = ()  # weights of its own: none
 
     def __call__(self, fresh: Any, coins: Tensor | None, count: int, sampling: Sampling) -> Drafted | None:
         """What `ChainDrafter.draft` gives, or None when it has to be asked: another shape, or no compiler."""
