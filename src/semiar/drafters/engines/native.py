@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from semiar.core.sampling import COLDEST, Sampling
 from semiar.drafters.engines.program import CODES, DIMS, CannotRecord, Operation, RecordedMemory, Recorder, View
+from semiar.drafters.engines.steps import Drafted, Steps
 from semiar.drafters.layers.heads import DraftHead
 from semiar.drafters.memory import Fresh
 from semiar.targets.engines.blocks import address, gather
@@ -63,12 +64,12 @@ class Draft(ctypes.Structure):
     ]
 
 
-def native_draft(drafter: Any) -> NativeDraft | None:
+def native_draft(drafter: Steps) -> NativeDraft | None:
     """What drafts for this drafter by one call; None where the kernel has no operations for it."""
-    kinds = {one.dtype for one in drafter.parameters()} | {drafter._embedding[0].dtype}
+    kinds = {one.dtype for one in drafter.parameters()} | {drafter.embedding.dtype}
     if drafter.training:
         return None
-    if len(kinds) > 1 or not kinds <= TOLERANCES.keys() or drafter._embedding[0].device.type != "cpu":
+    if len(kinds) > 1 or not kinds <= TOLERANCES.keys() or drafter.embedding.device.type != "cpu":
         return None
     try:
         made = NativeDraft(drafter)
@@ -89,8 +90,8 @@ class NativeDraft:
     Raises `CannotRecord` for a drafter whose steps cannot be written down.
     """
 
-    def __init__(self, drafter: Any):
-        self.drafter, self.dtype = drafter, drafter._embedding[0].dtype
+    def __init__(self, drafter: Steps):
+        self.drafter, self.dtype = drafter, drafter.embedding.dtype
         self.half = int(self.dtype == torch.bfloat16)
         kernels = library(SOURCE)
         self.call, self.lock = kernels.semiar_draft, threading.Lock()
@@ -123,7 +124,7 @@ class NativeDraft:
 
     def _record(self) -> tuple[Recorder, int, int, int, int]:
         """The recorder, how many operations read fresh states, and where its three inputs lie."""
-        drafter, table = self.drafter, self.drafter._embedding[0]
+        drafter, table = self.drafter, self.drafter.embedding
         shape = drafter.memory_shape()
         hidden = torch.zeros(1, 1, len(drafter.layers), drafter.size, dtype=self.dtype)
         places, place, pair = torch.zeros(1, 1).long(), torch.ones(1, 1).long(), torch.zeros(1, 2).long()
@@ -174,9 +175,7 @@ class NativeDraft:
         spread = (logs[0] - logs[1]).square().mean() / logs[0].square().mean().clamp(min=1e-6)
         return float(spread.sqrt().nan_to_num(torch.inf))
 
-    def __call__(
-        self, fresh: Any, coins: Tensor | None, count: int, sampling: Sampling
-    ) -> tuple[Tensor, Tensor | None] | None:
+    def __call__(self, fresh: Fresh, coins: Tensor | None, count: int, sampling: Sampling) -> Drafted | None:
         """What `ChainDrafter.draft` gives, or None for what it has to do itself: more rows, a cut law."""
         new, cut = int(fresh.count[0]), bool(sampling.top_k or sampling.top_p < 1 or sampling.min_p)
         if len(fresh.lengths) > 1 or (cut and coins is not None):
@@ -202,10 +201,10 @@ class NativeDraft:
         return ids, laws
 
 
-def packed_weights(module: nn.Module) -> dict[int, Tensor]:
+def packed_weights(drafter: Steps) -> dict[int, Tensor]:
     """The plain weights that packed layers have kept, by the id of the packed ones."""
-    parts = [part for part in module.modules() if isinstance(part, Packed)]
-    parts += [packed for part in module.modules() if isinstance(part, DraftHead) for packed in part.packed]
+    parts = [part for part in drafter.modules() if isinstance(part, Packed)]
+    parts += [packed for part in drafter.modules() if isinstance(part, DraftHead) for packed in part.packed]
     return {id(part.packed): part.weight for part in parts if part.weight is not None}
 
 
