@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import subprocess
 from typing import Any
 
 import pytest
@@ -22,7 +21,6 @@ from semiar.targets import Target
 from semiar.targets.cache import Cache
 from semiar.targets.early import EarlyLayers
 from semiar.targets.engines import kernels
-from semiar.targets.engines import prepare as engine
 from semiar.targets.engines.packed import can_pack
 from semiar.targets.engines.prepare import choose_engine, prepare
 
@@ -209,37 +207,6 @@ DYNAMIC = {"rope_type": "dynamic", "factor": 2.0}
 def test_what_the_kernel_does_not_take_is_refused_by_name(target: Any, named: str) -> None:
     with pytest.raises(ConfigError, match=named):
         choose_engine("native", target())
-
-
-def test_a_compiler_that_fails_is_named_and_another_engine_taken(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
-) -> None:
-    def fail(*_: Any, **__: Any) -> subprocess.CompletedProcess[str]:
-        return subprocess.CompletedProcess([], 1, "", "no such header")
-
-    monkeypatch.setattr(subprocess, "run", fail)
-    monkeypatch.setattr(engine, "processor", lambda: "avx512_bf16")  # whatever this one is
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    kernels.library.cache_clear()
-    try:
-        with pytest.raises(TargetError, match="no such header"):
-            prepare(Target(model_of("llama", torch.float32)), "native")
-        if can_pack(torch.device("cpu"), torch.bfloat16):
-            with pytest.warns(UserWarning, match="no such header"):
-                assert choose_engine("auto", Target(model_of("llama", torch.bfloat16))) == "packed"
-    finally:
-        kernels.library.cache_clear()
-
-
-def test_a_cache_folder_that_cannot_be_written_is_no_hindrance(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    kernels.library.cache_clear()
-    try:
-        target = native_of("llama")
-        assert target.engine == "native"
-    finally:
-        kernels.library.cache_clear()
 
 
 @torch.inference_mode()
