@@ -2,6 +2,7 @@
 //
 // Every thread does the small operations itself, on values of its own; products and attention are shared, so that the
 // threads wait for each other only there.  Values are floats, rounded to bfloat16 where the drafter's would be.
+#include "layout.h"
 #include "products.h"
 
 constexpr float NEVER = -std::numeric_limits<float>::infinity();
@@ -123,4 +124,15 @@ extern "C" void semiar_draft(const Program* program, const Draft* draft, int hal
         Drafting<bfloat16>(*program, *draft).run();
     else
         Drafting<float>(*program, *draft).run();
+}
+
+extern "C" const char* semiar_layout() {
+    static const std::string text =
+        VALUES(Code, CODES) + FIELDS(Operand, constant, start, row, stride) +
+        FIELDS(Instruction, code, half, size, out, a, b, x, y, weight, bias, inputs, outs, place, index) +
+        FIELDS(Program, reading, steps, reading_count, steps_count, constants, values, inputs, hidden, places, place,
+               head_rows, heads, size, vocabulary) +
+        FIELDS(Draft, count, fresh, seen, threads, tokens, hidden, keys, values, head_stride, temperature, coins, ids,
+               laws, room, shared);
+    return text.c_str();
 }

@@ -22,6 +22,7 @@ from semiar.drafters.layers.heads import DraftHead
 from semiar.drafters.memory import Fresh
 from semiar.targets.engines.blocks import address, gather
 from semiar.targets.engines.kernels import library
+from semiar.targets.engines.layout import check_layout
 from semiar.targets.engines.native import Integer, Pointer
 from semiar.targets.engines.packed import Packed
 
@@ -66,6 +67,11 @@ class Draft(ctypes.Structure):
     ]
 
 
+def kernel() -> Any:
+    """The compiled drafting.  Raises ``TargetError`` where it cannot be compiled or other structures are meant."""
+    return check_layout(library(SOURCE), SOURCE, (Operand, Instruction, Program, Draft), CODES)
+
+
 def native_draft(drafter: Steps) -> NativeDraft | None:
     """What drafts for this drafter by one call; None where the kernel has no operations for it."""
     kinds = {one.dtype for one in drafter.parameters()} | {drafter.embedding.dtype}
@@ -95,7 +101,7 @@ class NativeDraft:
     def __init__(self, drafter: Steps):
         self.drafter, self.dtype = drafter, drafter.embedding.dtype
         self.half = int(self.dtype == torch.bfloat16)
-        kernels = library(SOURCE)
+        kernels = kernel()
         self.call, self.lock = kernels.semiar_draft, threading.Lock()
         self.most = drafter.settings.num_speculative_tokens + SPARE
         with torch.inference_mode(False), torch.no_grad():
