@@ -14,6 +14,7 @@ from torch import Tensor
 
 from semiar.drafters.engines.program import CannotRecord, Operation
 from semiar.drafters.engines.tape import Tape, storage
+from semiar.targets.engines import onednn
 
 Rule = Callable[..., None]
 RULES: dict[str, Rule] = {}  # by PyTorch's name of the operation, without the underscore of those that write in place
@@ -178,7 +179,7 @@ def product_and_bias(
     tape.linear(out, x, weight, bias)
 
 
-@rule("_linear_pointwise")
+@rule(onednn.LINEAR)
 def packed_product(tape: Tape, out: Tensor, x: Tensor, packed: Tensor, bias: Any, *how: Any) -> None:
     if id(packed) not in tape.packed:
         raise CannotRecord("packed weights whose plain ones are gone")

@@ -152,5 +152,7 @@ def flat(tensor: Tensor) -> Tensor:
 
 
 def storage(tensor: Tensor) -> int:
-    """What names a tensor's memory."""
-    return -id(tensor) if tensor.is_mkldnn else int(tensor.untyped_storage()._cdata)  # packed weights have none
+    """What names a tensor's memory as long as it is kept: where it begins; views of it have the same."""
+    if tensor.is_mkldnn:  # packed weights have no memory that can be asked for
+        return -id(tensor)
+    return int(tensor.untyped_storage().data_ptr()) or -id(tensor)  # nothing is in an empty one
