@@ -14,6 +14,7 @@ from kit.recording import Proposal, record, teacher_forced
 
 from semiar.core.sampling import Sampling
 from semiar.drafters.engines.native import NativeDraft
+from semiar.drafters.memory import Fresh
 from semiar.targets import Target
 from semiar.targets.engines import kernels
 from semiar.targets.engines.packed import can_pack, weight_bytes
@@ -65,7 +66,6 @@ def test_greedy_drafts_are_those_of_the_drafter_s_own_steps(case: dict[str, Any]
             assert rows == plain_greedy(target.lm, [prompt], 40)
             proposals += seen
         found.append(proposals)
-    torch.set_num_threads(1)
     assert [(p.text, p.tokens) for p in found[0]] == [(p.text, p.tokens) for p in found[1]]
     assert len({tuple(p.tokens) for p in found[0]}) > 20
 
@@ -101,12 +101,60 @@ def test_sampled_tokens_follow_the_target_s_law(case: dict[str, Any]) -> None:
     assert step_misfit(target, drafter, FOUR, [2, 3, 0]) < 45  # chi-square, 12 degrees of freedom: chance 1e-5
 
 
-def test_filtered_laws_and_batches_are_left_to_the_ordinary_steps() -> None:
+class Asked:
+    """Stands before the kernel: how many rows it was asked for, and for which of them it drafted."""
+
+    def __init__(self, drafter: Any):
+        self.native: NativeDraft = drafter._ready[0]
+        self.rows: list[int] = []
+        self.drafted: list[int] = []
+        self.call, self.native.call = self.native.call, self._run
+        drafter._ready = [self]
+
+    def __call__(self, fresh: Fresh, *rest: Any) -> Any:
+        self.rows.append(len(fresh.lengths))
+        return self.native(fresh, *rest)
+
+    def _run(self, *arguments: Any) -> None:
+        self.drafted.append(self.rows[-1])
+        self.call(*arguments)
+
+
+@pytest.mark.parametrize("case", [KINDS[0], {"architecture": "medusa"}], ids=str)
+@pytest.mark.parametrize("cut", [{"top_k": 3}, {"top_p": 0.6}, {"min_p": 0.3}], ids=str)
+def test_filtered_laws_are_left_to_the_ordinary_steps(cut: dict[str, Any], case: dict[str, Any]) -> None:
     target = target_of("llama", torch.float32)
-    for sampling, lengths in ((Sampling(1.0, top_k=3), [5]), (Sampling(), [5, 9])):
-        drafter = made(target, KINDS[0])
-        _, proposals = record(target, drafter, prompts_of(96, lengths), 12, sampling)
-        assert proposals
+    for sampling in (Sampling(0.9), Sampling(0.9, **cut)):  # the first shows that the kernel would draft
+        drafter = made(target, case)
+        asked = Asked(drafter)
+        _, proposals = record(target, drafter, prompts_of(96, [5]), 16, sampling)
+        assert asked.drafted == (asked.rows if sampling == Sampling(0.9) else []) and len(proposals) > 3
+        whole = 0
+        for proposal in proposals:
+            wanted = teacher_forced(target, drafter, proposal, sampling)
+            torch.testing.assert_close(proposal.probs, wanted, rtol=0, atol=5e-4)
+            whole += int((wanted == 0).sum() == 0)
+        assert (whole == len(proposals)) == (sampling == Sampling(0.9))  # the filter does cut
+
+
+@pytest.mark.parametrize("sampling", [Sampling(0.0), Sampling(0.7)], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("case", [KINDS[0], {"architecture": "medusa"}], ids=str)
+def test_batches_are_left_to_the_ordinary_steps(case: dict[str, Any], sampling: Sampling) -> None:
+    target = target_of("llama", torch.float32)
+    drafter = made(target, case)
+    asked = Asked(drafter)
+    rows, proposals = record(target, drafter, prompts_of(96, [5, 9]), 12, sampling)
+    assert asked.rows.count(2) > 1 and 2 not in asked.drafted  # a row that is left over may be drafted by the kernel
+    if sampling.greedy:
+        assert rows == plain_greedy(target.lm, prompts_of(96, [5, 9]), 12)
+    assert len(proposals) > 3
+    for proposal in proposals:
+        wanted = teacher_forced(target, drafter, proposal, Sampling(0.7))
+        if sampling.greedy:
+            assert proposal.probs is None and drafter.vocab is None
+            assert proposal.tokens == wanted.argmax(-1).tolist()
+        else:
+            torch.testing.assert_close(proposal.probs, wanted, rtol=0, atol=5e-4)
 
 
 @pytest.mark.parametrize("case", [{"architecture": name} for name in OWN[1:]], ids=str)
