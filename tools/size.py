@@ -8,6 +8,7 @@ from statistics import median
 
 ROOT = Path(__file__).resolve().parent.parent
 MOST_LINES, MOST_FUNCTION = 250, 50
+KINDS = ("*.py", "*.cpp", "*.h")
 
 
 def functions(path: Path) -> list[tuple[str, int]]:
@@ -29,11 +30,11 @@ def main() -> None:
         name = str(package.relative_to(ROOT))
         print(f"{name:<28}{len(files):>6}{lines:>7}{median(lengths):>9.0f}{max(lengths):>10}")
     print(f"{'total':<34}{total:>7}")
-    for path in sorted(ROOT.glob("src/**/*.py")):
+    for path in sorted(path for kind in KINDS for path in ROOT.glob(f"src/**/{kind}")):
         count = len(path.read_text(encoding="utf-8").splitlines())
         if count > MOST_LINES:
             print(f"! {path.relative_to(ROOT)}: {count} lines")
-        for name, length in functions(path):
+        for name, length in functions(path) if path.suffix == ".py" else []:
             if length > MOST_FUNCTION:
                 print(f"! {path.relative_to(ROOT)}: {name} has {length} lines")
 
