@@ -29,6 +29,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(autouse=True)
 def seeds() -> None:
-    """The same random numbers for a test whatever ran before it."""
+    """The same random numbers, and one thread, for a test whatever ran before it."""
     random.seed(0)
     torch.manual_seed(0)
+    torch.set_num_threads(1)

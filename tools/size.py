@@ -9,6 +9,7 @@ from statistics import median
 
 ROOT = Path(__file__).resolve().parent.parent
 MOST_LINES, MOST_FUNCTION = 250, 50
+KINDS = ("*.py", "*.cpp", "*.h", "*.j2")
 
 
 def functions(path: Path) -> list[tuple[str, int]]:
@@ -21,17 +22,18 @@ def functions(path: Path) -> list[tuple[str, int]]:
 def main() -> int:
     """Print the table; files and functions over the house's limits are marked with `!`.  1 when there are any."""
     print(f"{'package':<28}{'files':>6}{'lines':>7}{'median f':>9}{'longest f':>10}")
-    total = 0
-    for package in sorted({p.parent for p in [*ROOT.glob("src/**/*.py"), *ROOT.glob("tests/**/*.py")]}):
-        files = sorted(package.glob("*.py"))
-        lines = sum(len(f.read_text(encoding="utf-8").splitlines()) for f in files)
-        lengths = [length for f in files for _, length in functions(f)] or [0]
-        total += lines
+    total = {"src": 0, "tests": 0}
+    for package in sorted({path.parent for root in total for path in ROOT.glob(f"{root}/**/*.py")}):
+        files = sorted(path for kind in KINDS for path in package.glob(kind))
+        lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files)
+        lengths = [length for path in files if path.suffix == ".py" for _, length in functions(path)] or [0]
+        total[package.relative_to(ROOT).parts[0]] += lines
         name = str(package.relative_to(ROOT))
         print(f"{name:<28}{len(files):>6}{lines:>7}{median(lengths):>9.0f}{max(lengths):>10}")
-    print(f"{'total':<34}{total:>7}")
+    for root, lines in total.items():
+        print(f"{root:<34}{lines:>7}")
     over = []
-    for path in sorted(one for kind in ("py", "cpp", "h") for one in ROOT.glob(f"src/**/*.{kind}")):
+    for path in sorted(path for kind in KINDS for path in ROOT.glob(f"src/**/{kind}")):
         count = len(path.read_text(encoding="utf-8").splitlines())
         if count > MOST_LINES:
             over.append(f"{path.relative_to(ROOT)}: {count} lines")

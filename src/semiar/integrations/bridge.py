@@ -8,11 +8,12 @@ by name: transformers would otherwise drop it without a word.
 
 from __future__ import annotations
 
-import sys
+import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+import transformers
 from torch import Tensor
 from transformers.generation import logits_process, stopping_criteria
 
@@ -58,6 +59,7 @@ MODES = (  # each of them asks for another way of decoding
     "force_words_ids",
 )  # fmt: skip
 RESULTS = ("return_dict_in_generate", "output_scores", "output_logits", "output_attentions", "output_hidden_states")
+HIDDEN = ("streamer", "assistant_model")  # arguments of `generate` that no callable is given
 IGNORED = {"attention_mask", "position_ids", "past_key_values", "use_cache", "logits_to_keep", "cache_position"}
 
 
@@ -120,10 +122,25 @@ def _collect(steps: Iterable[Step], count: int, streamer: Any) -> list[list[int]
 
 
 def _hidden_arguments() -> dict[str, Any]:
-    """Arguments of `generate` that transformers does not hand on to a callable, read from its own frame."""
-    caller = sys._getframe(2)
-    names = ("streamer", "assistant_model")
-    return {name: caller.f_locals.get(name) for name in names} if caller.f_code.co_name == "generate" else {}
+    """``streamer`` and ``assistant_model`` of the `generate` that calls: it hands neither on to a callable.
+
+    Private: they are read from the variables of transformers' own frame, where they have these names.  Raises
+    ``ConfigError`` when transformers has other names now, as a streamer would be dropped without a word.
+    """
+    frame = inspect.currentframe()
+    own = None if frame is None else frame.f_back
+    caller = None if own is None else own.f_back
+    if caller is None or not str(caller.f_globals.get("__name__")).startswith("transformers."):
+        return {}  # called by something else, which has no such arguments
+    missing = [name for name in HIDDEN if name not in caller.f_locals]
+    if missing:
+        raise ConfigError(
+            f"transformers {transformers.__version__} calls a custom_generate from '{caller.f_code.co_name}', where "
+            f"{' and '.join(missing)} cannot be read",
+            "a version whose `generate` calls it itself",
+            "use semiar.generate, or another version of transformers",
+        )
+    return {name: caller.f_locals[name] for name in HIDDEN}
 
 
 def _refuse(config: Any, hidden: dict[str, Any]) -> None:

@@ -11,10 +11,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from semiar.core.sampling import Sampling
+from semiar.drafters.engines.steps import Drafted, Steps
+from semiar.drafters.memory import Fresh
 from semiar.targets.engines.compiled import compile_graph
 
 Kind = str | Sampling
-Drafted = tuple[Tensor, Tensor | None]
 RARE = 3  # a shape seen no more often than this is not worth a graph
 
 
@@ -25,7 +26,7 @@ class CompiledDraft:
     filled up to a graph's, and what it drafts too much is cut off.
     """
 
-    def __init__(self, drafter: Any):
+    def __init__(self, drafter: Steps):
         self.drafter = drafter
         self.graphs: dict[tuple[int, Kind], Any] = {}
         self.seen: dict[tuple[int, Kind], int] = {}
@@ -33,7 +34,7 @@ class CompiledDraft:
 
     copies: Sequence[Tensor] = ()  # weights of its own: none
 
-    def __call__(self, fresh: Any, coins: Tensor | None, count: int, sampling: Sampling) -> Drafted | None:
+    def __call__(self, fresh: Fresh, coins: Tensor | None, count: int, sampling: Sampling) -> Drafted | None:
         """What `ChainDrafter.draft` gives, or None when it has to be asked: another shape, or no compiler."""
         if self.broken or len(fresh.lengths) > 1 or sampling.top_p < 1:
             return None
@@ -50,7 +51,7 @@ class CompiledDraft:
             warnings.warn(f"compiling the drafter failed ({error}); drafting goes on without", stacklevel=2)
             return None
 
-    def _graph(self, fresh: Any, coins: Tensor | None, count: int, kind: Kind, sampling: Sampling) -> Any:
+    def _graph(self, fresh: Fresh, coins: Tensor | None, count: int, kind: Kind, sampling: Sampling) -> Any:
         """The smallest graph that fits and its K; one is made for a shape that comes again and again."""
         states = fresh.hidden.shape[1]
         if states == count + 1:
@@ -61,12 +62,11 @@ class CompiledDraft:
         fitting = [k for k, other in self.graphs if other == kind and k >= count and k + 1 >= states]
         return (min(fitting), self.graphs[min(fitting), kind]) if fitting else None
 
-    def _compile(self, fresh: Any, coins: Tensor | None, count: int, sampling: Sampling) -> Any:
+    def _compile(self, fresh: Fresh, coins: Tensor | None, count: int, sampling: Sampling) -> Any:
         drafter = self.drafter
 
-        def draft(fresh: Any, coins: Tensor | None) -> Drafted:
-            found: Drafted = drafter.draft(fresh, coins, count, sampling)
-            return found
+        def draft(fresh: Fresh, coins: Tensor | None) -> Drafted:
+            return drafter.draft(fresh, coins, count, sampling)
 
         growing = [(states, 2) for states in (*fresh.keys, *fresh.values)]
         if fresh.visible is not None:
@@ -74,7 +74,7 @@ class CompiledDraft:
         return compile_graph(draft, f"draft_{count}", (fresh, coins), growing)
 
 
-def widen(fresh: Any, coins: Tensor | None, size: int) -> tuple[Any, Tensor | None]:
+def widen(fresh: Fresh, coins: Tensor | None, size: int) -> tuple[Fresh, Tensor | None]:
     """Fill up to ``size`` + 1 states and ``size`` coins; what is added is written to the slot that nobody sees."""
     extra = size + 1 - fresh.hidden.shape[1]
     if extra:

@@ -11,14 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from semiar.core.sampling import COLDEST, Sampling
-from semiar.drafters.engines.program import CODES, DIMS, CannotRecord, Operation, RecordedMemory, Recorder, View
+from semiar.drafters.engines.program import CODES, DIMS, CannotRecord, Operation, View
+from semiar.drafters.engines.recorder import RecordedMemory, Recorder
+from semiar.drafters.engines.steps import Drafted, Steps
+from semiar.drafters.engines.tape import Tape
 from semiar.drafters.layers.heads import DraftHead
 from semiar.drafters.memory import Fresh
 from semiar.targets.engines.blocks import address, gather
 from semiar.targets.engines.kernels import library
+from semiar.targets.engines.layout import check_layout
 from semiar.targets.engines.native import Integer, Pointer
 from semiar.targets.engines.packed import Packed
 
@@ -63,12 +67,17 @@ class Draft(ctypes.Structure):
     ]
 
 
-def native_draft(drafter: Any) -> NativeDraft | None:
+def kernel() -> Any:
+    """The compiled drafting.  Raises ``TargetError`` where it cannot be compiled or other structures are meant."""
+    return check_layout(library(SOURCE), SOURCE, (Operand, Instruction, Program, Draft), CODES)
+
+
+def native_draft(drafter: Steps) -> NativeDraft | None:
     """What drafts for this drafter by one call; None where the kernel has no operations for it."""
-    kinds = {one.dtype for one in drafter.parameters()} | {drafter._embedding[0].dtype}
+    kinds = {one.dtype for one in drafter.parameters()} | {drafter.embedding.dtype}
     if drafter.training:
         return None
-    if len(kinds) > 1 or not kinds <= TOLERANCES.keys() or drafter._embedding[0].device.type != "cpu":
+    if len(kinds) > 1 or not kinds <= TOLERANCES.keys() or drafter.embedding.device.type != "cpu":
         return None
     try:
         made = NativeDraft(drafter)
@@ -89,17 +98,17 @@ class NativeDraft:
     Raises `CannotRecord` for a drafter whose steps cannot be written down.
     """
 
-    def __init__(self, drafter: Any):
-        self.drafter, self.dtype = drafter, drafter._embedding[0].dtype
+    def __init__(self, drafter: Steps):
+        self.drafter, self.dtype = drafter, drafter.embedding.dtype
         self.half = int(self.dtype == torch.bfloat16)
-        kernels = library(SOURCE)
+        kernels = kernel()
         self.call, self.lock = kernels.semiar_draft, threading.Lock()
         self.most = drafter.settings.num_speculative_tokens + SPARE
         with torch.inference_mode(False), torch.no_grad():
-            recorder, reading, hidden, places, place = self._record()
-        steps = recorder.operations[reading:]
-        weights = _unique(one.weight for one in recorder.operations if one.code == "linear")
-        biases = _unique(one.bias for one in recorder.operations)
+            tape, reading, hidden, places, place = self._record()
+        steps = tape.operations[reading:]
+        weights = _unique(one.weight for one in tape.operations if one.code == "linear")
+        biases = _unique(one.bias for one in tape.operations)
         copies, others = gather(
             [{str(index): one} for index, one in enumerate(weights)],
             biases,
@@ -108,46 +117,46 @@ class NativeDraft:
         found = {_key(one): next(iter(copy.values())) for one, copy in zip(weights, copies, strict=True)}
         found |= {_key(one): copy for one, copy in zip(biases, others, strict=True)}
         self.copies = list(found.values())
-        found[_key(recorder.table)] = recorder.table
-        self.reading, self.steps = (_instructions(part, found) for part in (recorder.operations[:reading], steps))
-        self.constants = torch.cat([torch.zeros(16), *recorder.constants, torch.zeros(16)])
-        self.shared = torch.empty(recorder.shared + 16)
+        found[_key(tape.table)] = tape.table
+        self.reading, self.steps = (_instructions(part, found) for part in (tape.operations[:reading], steps))
+        self.constants = torch.cat([torch.zeros(16), *tape.constants, torch.zeros(16)])
+        self.shared = torch.empty(tape.shared + 16)
         self.room = torch.empty(0)
-        self.kept = (found, recorder.table, drafter.vocab)
+        self.kept = (found, tape.table, drafter.vocab)
         shape = drafter.memory_shape() or (0, 1, 1)
         self.program = Program(
             ctypes.addressof(self.reading), ctypes.addressof(self.steps), reading, len(steps),
-            self.constants.data_ptr() + 64, recorder.values, drafter.size * len(drafter.layers), hidden, places, place,
+            self.constants.data_ptr() + 64, tape.values, drafter.size * len(drafter.layers), hidden, places, place,
             drafter.rows, shape[1], shape[2], address(drafter.vocab),
         )  # fmt: skip
 
-    def _record(self) -> tuple[Recorder, int, int, int, int]:
-        """The recorder, how many operations read fresh states, and where its three inputs lie."""
-        drafter, table = self.drafter, self.drafter._embedding[0]
+    def _record(self) -> tuple[Tape, int, int, int, int]:
+        """The tape, how many operations read fresh states, and where its three inputs lie."""
+        drafter, table = self.drafter, self.drafter.embedding
         shape = drafter.memory_shape()
         hidden = torch.zeros(1, 1, len(drafter.layers), drafter.size, dtype=self.dtype)
         places, place, pair = torch.zeros(1, 1).long(), torch.ones(1, 1).long(), torch.zeros(1, 2).long()
         ids = [torch.zeros(1, 1).long() for _ in range(drafter.settings.num_speculative_tokens)]
-        recorder = Recorder(table, packed_weights(drafter))
-        recorder.rows = self.most
-        inputs = [recorder.make(one).start for one in (hidden, places, place)]
-        recorder.tokens(pair, -1)
+        tape = Tape(table, packed_weights(drafter))
+        tape.rows = self.most
+        inputs = [tape.make(one).start for one in (hidden, places, place)]
+        tape.tokens(pair, -1)
         self.reads = shape is not None
         if shape is not None:
             try:
-                with recorder:
-                    drafter.remember(hidden, pair, places, RecordedMemory(recorder, places, shape[0]))
+                with Recorder(tape):
+                    drafter.remember(hidden, pair, places, RecordedMemory(tape, places, shape[0]))
             except CannotRecord:  # layers above the first: the drafter reads what is new itself
-                self.reads, recorder.operations = False, []
-        reading = len(recorder.operations)
-        recorder.rows = 1
-        memory = None if shape is None else RecordedMemory(recorder, place, shape[0])
-        with recorder:
+                self.reads, tape.operations = False, []
+        reading = len(tape.operations)
+        tape.rows = 1
+        memory = None if shape is None else RecordedMemory(tape, place, shape[0])
+        with Recorder(tape):
             inner = drafter.begin(hidden)
             for index, token in enumerate(ids):
-                state, inner = drafter.step(recorder.tokens(token, index), inner, index, memory)
-                recorder.choose(drafter.head(state, index), index)
-        return recorder, reading, inputs[0], inputs[1], inputs[2]
+                state, inner = drafter.step(tape.tokens(token, index), inner, index, memory)
+                tape.choose(drafter.head(state, index), index)
+        return tape, reading, inputs[0], inputs[1], inputs[2]
 
     @torch.no_grad()
     def gap(self) -> float:
@@ -174,9 +183,7 @@ class NativeDraft:
         spread = (logs[0] - logs[1]).square().mean() / logs[0].square().mean().clamp(min=1e-6)
         return float(spread.sqrt().nan_to_num(torch.inf))
 
-    def __call__(
-        self, fresh: Any, coins: Tensor | None, count: int, sampling: Sampling
-    ) -> tuple[Tensor, Tensor | None] | None:
+    def __call__(self, fresh: Fresh, coins: Tensor | None, count: int, sampling: Sampling) -> Drafted | None:
         """What `ChainDrafter.draft` gives, or None for what it has to do itself: more rows, a cut law."""
         new, cut = int(fresh.count[0]), bool(sampling.top_k or sampling.top_p < 1 or sampling.min_p)
         if len(fresh.lengths) > 1 or (cut and coins is not None):
@@ -202,10 +209,10 @@ class NativeDraft:
         return ids, laws
 
 
-def packed_weights(module: nn.Module) -> dict[int, Tensor]:
+def packed_weights(drafter: Steps) -> dict[int, Tensor]:
     """The plain weights that packed layers have kept, by the id of the packed ones."""
-    parts = [part for part in module.modules() if isinstance(part, Packed)]
-    parts += [packed for part in module.modules() if isinstance(part, DraftHead) for packed in part.packed]
+    parts = [part for part in drafter.modules() if isinstance(part, Packed)]
+    parts += [packed for part in drafter.modules() if isinstance(part, DraftHead) for packed in part.packed]
     return {id(part.packed): part.weight for part in parts if part.weight is not None}
 
 

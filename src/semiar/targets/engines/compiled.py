@@ -11,16 +11,18 @@ import itertools
 import types
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from rich.console import Console
 from torch import Tensor
 
+from semiar.errors import TargetError
 from semiar.targets.cache import Cache
+from semiar.targets.engines import onednn
 
 NUMBERS = itertools.count()
-LINEAR = torch.ops.mkldnn._linear_pointwise.default
 Masks = dict[str, Tensor]
 Graph = Callable[[Tensor, Tensor, Masks, Tensor, Cache], tuple[Tensor, Tensor]]
 
@@ -91,15 +93,47 @@ def compile_graph(
     own = types.FunctionType(code, function.__globals__, code.co_name, None, function.__closure__)
     graph: Any = torch.compile(own, fullgraph=True, options={"guard_filter_fn": torch.compiler.skip_all_guards_unsafe})
     for tensor, dimension in growing:
-        torch._dynamo.mark_dynamic(tensor, dimension)
+        let_grow(tensor, dimension)
     on_cpu = growing[0][0].device.type == "cpu" if growing else True
     with (
         Console(stderr=True).status(f"compiling {name} (once; up to a minute)"),
         torch.no_grad(),
-        torch._inductor.config.patch(freezing=on_cpu, cpp_wrapper=on_cpu, joint_custom_post_pass=part_sums),
+        frozen(on_cpu),
     ):
         graph(*arguments)
     return graph
+
+
+def let_grow(tensor: Tensor, dimension: int) -> None:
+    """Let the next graph take any length in this dimension, and keep it a symbol.
+
+    Private: ``torch._dynamo.mark_dynamic``.  The public ``dynamic=True`` makes symbols of all dimensions.  Raises
+    ``TargetError`` where PyTorch has it no more.
+    """
+    mark = getattr(torch._dynamo, "mark_dynamic", None)
+    if mark is None:
+        raise _gone("torch._dynamo.mark_dynamic")
+    mark(tensor, dimension)
+
+
+def frozen(on_cpu: bool) -> AbstractContextManager[Any]:
+    """Compile with weights as constants, laid out for the CPU's kernels, and products kept from their sums.
+
+    Private: three settings of ``torch._inductor.config``.  ``torch.compile(options=)`` takes them too, but too late:
+    tracing asks for ``freezing`` before.  Raises ``TargetError`` where PyTorch has one of them no more.
+    """
+    config = torch._inductor.config
+    settings = {"freezing": on_cpu, "cpp_wrapper": on_cpu, "joint_custom_post_pass": part_sums}
+    for name in settings:
+        if not hasattr(config, name):
+            raise _gone(f"torch._inductor.config.{name}")
+    return config.patch(settings)
+
+
+def _gone(what: str) -> TargetError:
+    return TargetError(
+        f"PyTorch {torch.__version__} has no {what}", "a version that semiar was tested with", "--load.engine packed"
+    )
 
 
 def part_sums(graph: torch.fx.Graph) -> None:
@@ -108,7 +142,7 @@ def part_sums(graph: torch.fx.Graph) -> None:
     One of inductor's patterns (product + bias) takes every such product for one that it packed itself and stops.
     """
     for node in list(graph.nodes):
-        if node.target is torch.ops.aten.add.Tensor and getattr(node.args[0], "target", None) is LINEAR:
+        if node.target is torch.ops.aten.add.Tensor and getattr(node.args[0], "target", None) is onednn.PRODUCT:
             with graph.inserting_before(node):
                 apart = graph.call_function(torch.ops.aten.clone.default, (node.args[0],))
             apart.meta.update(node.args[0].meta)

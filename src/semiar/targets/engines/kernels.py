@@ -28,11 +28,16 @@ def compiler() -> str | None:
     return next((name for name in found if name and shutil.which(name)), None)
 
 
+def headers(source: Path) -> list[Path]:
+    """What a file may include: the headers that all kernels share, and those beside it."""
+    return sorted({*HEADERS.glob("*.h"), *source.parent.glob("*.h")})
+
+
 @once
 def library(source: Path) -> Any:
     """The compiled kernels of a file; kept on disk for the next process.  Raises ``TargetError`` when that fails."""
     name = compiler()
-    text = b"".join(file.read_bytes() for file in (source, *sorted(HEADERS.glob("*.h"))))
+    text = b"".join(file.read_bytes() for file in (source, *headers(source)))
     about = f"{name} {FLAGS} {platform.machine()} {processor()}".encode()
     path = _folder() / f"native-{hashlib.sha256(text + about).hexdigest()[:16]}.so"
     try:

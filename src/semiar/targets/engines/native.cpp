@@ -3,6 +3,7 @@
 // Every weight is read once, in the order in which it lies in memory.  What is computed for a token does not depend on
 // how many other tokens are in the pass, on the rows beside it or on the number of threads: each sum has one order.  A
 // speculative pass therefore gives the same bits as plain decoding, also in bfloat16.
+#include "layout.h"
 #include "native.h"
 
 struct Layer {  // weights as (out, in); null = the architecture has none
@@ -183,4 +184,14 @@ extern "C" void semiar_pass(const Model* model, const Pass* pass, int half) {
         run<bfloat16>(*model, *pass);
     else
         run<float>(*model, *pass);
+}
+
+extern "C" const char* semiar_layout() {
+    static const std::string text =
+        FIELDS(Layer, input_norm, qkv, qkv_bias, query_norm, key_norm, out, post_norm, gate_up, down) +
+        FIELDS(Model, layers, hidden, heads, shared, head_size, inner, vocab, epsilon, scaling, layer, embedding,
+               final_norm, head, cosines, sines) +
+        FIELDS(Pass, rows, count, threads, tokens, lengths, depths, mask, memory, row_stride, head_stride, wanted,
+               features, states, logits);
+    return text.c_str();
 }

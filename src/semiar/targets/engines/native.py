@@ -21,6 +21,7 @@ from semiar.errors import TargetError
 from semiar.targets.cache import Cache
 from semiar.targets.engines.blocks import address, gather
 from semiar.targets.engines.kernels import compiler, library
+from semiar.targets.engines.layout import check_layout
 from semiar.targets.engines.packed import Together, given_up
 
 SOURCE = Path(__file__).with_suffix(".cpp")
@@ -56,6 +57,11 @@ class Pass(ctypes.Structure):
     ]
 
 
+def kernel() -> Any:
+    """The compiled passes.  Raises ``TargetError`` where they cannot be compiled or other structures are meant."""
+    return check_layout(library(SOURCE), SOURCE, (Layer, Model, Pass))
+
+
 def why_not(target: Any) -> str:
     """What keeps `target` from being run by the kernel; empty when nothing does."""
     config = target.config
@@ -87,7 +93,7 @@ class Native:
     """The kernel with copies of one target's weights; its projections of one input must have been joined."""
 
     def __init__(self, target: Any):
-        kernels = library(SOURCE)
+        kernels = kernel()
         self.target, self.call, self.dtype = target, kernels.semiar_pass, target.dtype
         self.half = int(self.dtype == torch.bfloat16)
         head, last = target.lm.get_output_embeddings(), target.decoder.norm.weight

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.utils import skip_init
 
 from semiar.errors import TargetError
+from semiar.targets.engines.onednn import available, lay_out, product
 
 TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))  # names of projections that read one input
 ROWS = 8  # the row count whose layout is asked for; any other works with it
@@ -23,9 +24,7 @@ PACKABLE = (torch.bfloat16, torch.float32)
 
 def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether this machine has the kernel for it."""
-    if device.type != "cpu" or dtype not in PACKABLE or not torch.backends.mkldnn.is_available():
-        return False
-    return dtype != torch.bfloat16 or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return device.type == "cpu" and dtype in PACKABLE and available(dtype)
 
 
 class Packed(nn.Module):
@@ -34,7 +33,7 @@ class Packed(nn.Module):
     def __init__(self, weight: Tensor, bias: Tensor | None, *, keep: bool = False):
         super().__init__()
         self.out_features, self.in_features = weight.shape
-        self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), ROWS)
+        self.packed = lay_out(weight.detach().contiguous(), ROWS)
         self.weight = weight if keep else None
         self.bias = bias
 
@@ -48,7 +47,7 @@ class Packed(nn.Module):
         super()._save_to_state_dict(*arguments, **options)
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
+        return product(x, self.packed, self.bias)
 
 
 class Together(nn.Module):

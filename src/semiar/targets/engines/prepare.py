@@ -15,8 +15,8 @@ from semiar.targets.check import check_target, compare, differs, quiet, sample_i
 from semiar.targets.engines import flat
 from semiar.targets.engines.blocks import give_up
 from semiar.targets.engines.compiled import Compiled
-from semiar.targets.engines.kernels import library, processor
-from semiar.targets.engines.native import SOURCE, Native, why_not
+from semiar.targets.engines.kernels import processor
+from semiar.targets.engines.native import Native, kernel, why_not
 from semiar.targets.engines.packed import Packed, can_pack, join, pack
 from semiar.targets.lora import is_adapted
 from semiar.targets.target import LAST, Target
@@ -48,7 +48,7 @@ def _fastest(target: Target) -> str:
     if why_not(target) or "avx512_bf16" not in processor():
         return "packed"
     try:
-        library(SOURCE)
+        kernel()
     except TargetError as error:
         warnings.warn(f"{error}; going on with the engine packed", stacklevel=2)
         return "packed"
@@ -65,7 +65,7 @@ def prepare(target: Target, engine: str, sizes: Sequence[int] = (1,)) -> None:
     if engine == "eager":
         return
     if engine == "native":
-        library(SOURCE)  # before anything is changed
+        kernel()  # before anything is changed
     ids = sample_ids(target)
     before = _logits(target, ids)
     packs = can_pack(target.device, target.dtype)  # a compiled graph reads packed weights as they are
