@@ -5,7 +5,7 @@ JOBS ?= 2
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-slow check size format clean
+.PHONY: demo test test-slow check size docs format clean
 
 demo: $(STAMP)
 	$(BIN)/semiar demo
@@ -25,9 +25,13 @@ check: $(STAMP)
 	$(BIN)/vulture
 	$(BIN)/python tools/duplicates.py
 	$(BIN)/python tools/size.py
+	$(BIN)/python tools/reference.py --check
 
 size: $(STAMP)
 	$(BIN)/python tools/size.py
+
+docs: $(STAMP)
+	$(BIN)/python tools/reference.py
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

@@ -1,4 +1,7 @@
-"""A Llama model as transformers saves it, written as one GGUF file in bfloat16 for llama.cpp.
+"""A Llama model as transformers saves it, written as one GGUF file for llama.cpp: in bfloat16, q8_0 or q4_0.
+
+q4_0 keeps the embedding, which is the output head too, in q8_0, as llama.cpp's own converter keeps it finer than the
+rest.
 
 The tokenizer goes along as far as it takes to turn token ids into text; prompts are sent as ids, so the rule that
 splits text before the merges is not named.
@@ -10,7 +13,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import torch
 from environments import PeerError
 from gguf import (
     MODEL_ARCH,
@@ -20,8 +22,17 @@ from gguf import (
     TokenType,
     get_tensor_name_map,
 )
+from gguf.quants import quantize
 from safetensors.torch import load_file
 from torch import Tensor
+
+KINDS = {  # file type; of matrices; of the embedding
+    "bf16": (LlamaFileType.MOSTLY_BF16, GGMLQuantizationType.BF16, GGMLQuantizationType.BF16),
+    "q8_0": (LlamaFileType.MOSTLY_Q8_0, GGMLQuantizationType.Q8_0, GGMLQuantizationType.Q8_0),
+    "q4_0": (LlamaFileType.MOSTLY_Q4_0, GGMLQuantizationType.Q4_0, GGMLQuantizationType.Q8_0),
+}
+
+BLOCK = 32  # inputs that share a scale; rows that do not divide into such blocks stay bfloat16
 
 
 def check(config: dict[str, Any], tokenizer: dict[str, Any]) -> None:
@@ -43,7 +54,7 @@ def rotated(weight: Tensor, heads: int) -> Tensor:
     return halves.transpose(1, 2).reshape(weight.shape)
 
 
-def add_sizes(writer: GGUFWriter, config: dict[str, Any]) -> None:
+def add_sizes(writer: GGUFWriter, config: dict[str, Any], kind: str) -> None:
     """What the model's shape is."""
     heads = config["num_attention_heads"]
     writer.add_vocab_size(config["vocab_size"])
@@ -59,7 +70,7 @@ def add_sizes(writer: GGUFWriter, config: dict[str, Any]) -> None:
     writer.add_rope_dimension_count(size)
     writer.add_rope_freq_base((config.get("rope_parameters") or config)["rope_theta"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    writer.add_file_type(LlamaFileType.MOSTLY_BF16)
+    writer.add_file_type(KINDS[kind][0])
 
 
 def add_tokenizer(writer: GGUFWriter, config: dict[str, Any], tokenizer: dict[str, Any]) -> None:
@@ -81,8 +92,8 @@ def add_tokenizer(writer: GGUFWriter, config: dict[str, Any], tokenizer: dict[st
         writer.add_eos_token_id(ends[0] if isinstance(ends, list) else ends)
 
 
-def add_weights(writer: GGUFWriter, config: dict[str, Any], weights: dict[str, Tensor]) -> None:
-    """Every tensor under llama.cpp's name: matrices in bfloat16, vectors in float32."""
+def add_weights(writer: GGUFWriter, config: dict[str, Any], weights: dict[str, Tensor], kind: str) -> None:
+    """Every tensor under llama.cpp's name: matrices of this kind, vectors in float32."""
     names = get_tensor_name_map(MODEL_ARCH.LLAMA, config["num_hidden_layers"])
     heads = {"q_proj": config["num_attention_heads"], "k_proj": config.get("num_key_value_heads")}
     for name, weight in weights.items():
@@ -94,13 +105,15 @@ def add_weights(writer: GGUFWriter, config: dict[str, Any], weights: dict[str, T
         if weight.dim() == 1:
             writer.add_tensor(found, weight.float().numpy())
         else:
-            data = weight.to(torch.bfloat16).contiguous().view(torch.uint8).numpy()
-            writer.add_tensor(found, data, raw_dtype=GGMLQuantizationType.BF16)
+            of_matrix, of_embedding = KINDS[kind][1:]
+            made = of_embedding if found.startswith(("token_embd", "output")) else of_matrix
+            made = made if weight.shape[1] % BLOCK == 0 else GGMLQuantizationType.BF16
+            writer.add_tensor(found, quantize(weight.float().numpy(), made), raw_dtype=made)
 
 
-def write(folder: Path, path: Path) -> None:
-    """Write the model in this folder to this file, unless the file is there already."""
-    if path.is_file():
+def write(folder: Path, path: Path, kind: str = "bf16") -> None:
+    """Write the model in this folder to this file, unless the file is there already and not older."""
+    if path.is_file() and path.stat().st_mtime >= (folder / "config.json").stat().st_mtime:
         return
     config = json.loads((folder / "config.json").read_text())
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
@@ -110,9 +123,9 @@ def write(folder: Path, path: Path) -> None:
     }
     half = path.with_suffix(".part")
     writer = GGUFWriter(half, "llama")
-    add_sizes(writer, config)
+    add_sizes(writer, config, kind)
     add_tokenizer(writer, config, tokenizer)
-    add_weights(writer, config, weights)
+    add_weights(writer, config, weights, kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

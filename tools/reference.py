@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from docstring_parser import parse_from_object
+
 import semiar
 from semiar.cli.main import GROUPS, VERBS, parser
 from semiar.cli.options import Parser, off
@@ -21,14 +23,22 @@ from semiar.drafters import REGISTRY
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 OWN = {"--help", "--config", "--print_config"}  # of the parser; told once, above
+EMPTY = "<!-- settings -->\n<!-- /settings -->"
 BLOCK = re.compile(r"(<!-- settings -->\n).*?(<!-- /settings -->)", re.S)
+CLI = """
+Every verb takes a recipe (`--config FILE.yaml`, whose keys are the options' names with groups nested), shows its
+settings with `--print_config` and its options with `--help`. Later words override earlier ones. A switch is on by its
+name and off by `no_` before it; dashes may stand for underscores. `--data SOURCE` is short for `--data.source SOURCE`,
+and `--test SOURCE` for `--test.source SOURCE`. `--debug` shows tracebacks. What `train` and `attach` take below
+`--drafter.` depends on the design: each has its table on [its page](../drafters/index.md).
+"""
 MADE = "<!-- written by `make docs` from the code; change the code instead -->\n\n"
 
 
 def table(rows: list[tuple[str, ...]], *heads: str) -> list[str]:
     """A Markdown table."""
     lines = [heads, tuple("---" for _ in heads), *rows]
-    return ["| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in line) + " |" for line in lines]
+    return ["| " + " | ".join(" ".join(cell.replace("|", "\\|").split()) for cell in line) + " |" for line in lines]
 
 
 def options_of(verb: str, words: tuple[str, ...] = ()) -> Iterator[tuple[str, list[Any]]]:
@@ -77,10 +87,7 @@ def _nested(value: Any) -> bool:
 def cli_page() -> str:
     """Every verb with its options."""
     lines = ["# The command line", "", MADE.strip(), ""]
-    lines += ["Every verb takes a recipe (`--config FILE.yaml`, whose keys are the options' names with groups nested), shows",
-              "its settings with `--print_config`, and its options with `--help`. Later words override earlier ones. A switch",
-              "is on by its name and off by `no_` before it; dashes may stand for underscores. `--data SOURCE` is short for",
-              "`--data.source SOURCE`. `--debug` shows tracebacks.", ""]  # fmt: skip
+    lines += [*CLI.strip().splitlines(), ""]
     for group, verbs in GROUPS.items():
         for module in verbs:
             verb = next(name for name, one in VERBS.items() if one is module)
@@ -109,34 +116,49 @@ def python_page() -> str:
 
 
 def described(name: str, thing: Any) -> Iterator[str]:
-    """Signature, contract, and for a class its public methods or fields."""
+    """Signature or fields, contract, and a class's public methods."""
     if inspect.isclass(thing) and issubclass(thing, BaseException):
         yield f"`{name}({', '.join(base.__name__ for base in thing.__bases__)})`"
-    else:
+    elif not inspect.isclass(thing):
         yield from ("```python", f"{name}{signature(thing)}", "```")
     yield from ("", inspect.getdoc(thing) or "")
-    if not inspect.isclass(thing):
-        return
-    for method, made in vars(thing).items():
+    if dataclasses.is_dataclass(thing) and isinstance(thing, type):
+        yield from ("", *fields_of(thing))
+    bases = [base for base in thing.__mro__ if base.__module__.startswith("semiar")] if inspect.isclass(thing) else []
+    for method, made in ((name, made) for base in reversed(bases) for name, made in vars(base).items()):
         inner = made.__func__ if isinstance(made, classmethod | staticmethod) else made
         if not method.startswith("_") and inspect.isfunction(inner) and inspect.getdoc(inner):
             yield from ("", f"### {name}.{method}", "", "```python", f"{method}{signature(inner)}", "```", "")
             yield inspect.getdoc(inner) or ""
 
 
+def fields_of(kind: type) -> list[str]:
+    """A table of a dataclass's fields."""
+    told = {one.arg_name: one.description or "" for one in parse_from_object(kind).params}
+    for base in kind.__mro__[1:-1]:
+        told = {one.arg_name: one.description or "" for one in parse_from_object(base).params} | told
+    rows = []
+    for field in dataclasses.fields(kind):
+        made = field.default_factory() if callable(field.default_factory) else field.default
+        default = f"`{type(made).__name__}()`" if _nested(made) else f"`{made!r}`"
+        default = "required" if made is dataclasses.MISSING else default
+        rows.append((f"`{field.name}`", f"`{field.type}`", default, told.get(field.name, "")))
+    return table(rows, "field", "type", "default", "meaning")
+
+
 def signature(thing: Any) -> str:
     """As it is written, one parameter a line when it is long."""
     found = inspect.signature(thing)
-    if inspect.isfunction(thing) and next(iter(found.parameters), "") in ("self", "cls"):
-        found = found.replace(parameters=list(found.parameters.values())[1:])
-    short = str(found).replace("'", "")
-    if len(short) < 90:
-        return short
-    inner = [str(one).replace("'", "") for one in found.parameters.values()]
-    marks = [i for i, one in enumerate(found.parameters.values()) if one.kind is one.KEYWORD_ONLY]
-    inner = inner[: marks[0]] + ["*"] + inner[marks[0] :] if marks else inner
-    back = short.rpartition(") -> ")[2] if ") -> " in short else "None"
-    return "(\n    " + ",\n    ".join(inner) + f",\n) -> {back}"
+    parts, starred = [], False
+    for one in found.parameters.values():
+        if one.name in ("self", "cls"):
+            continue
+        if one.kind is one.KEYWORD_ONLY and not starred:
+            parts, starred = [*parts, "*"], True
+        default = "" if one.default is one.empty else f" = {one.default!r}"
+        parts.append(f"{one.name}: {one.annotation}{default}")
+    short = f"({', '.join(parts)}) -> {found.return_annotation}"
+    return short if len(short) < 90 else "(\n    " + ",\n    ".join(parts) + f",\n) -> {found.return_annotation}"
 
 
 def pages() -> Iterator[tuple[Path, str]]:
