@@ -199,3 +199,12 @@ def test_a_failed_installation_says_what_pip_said(servers: ModuleType, tmp_path:
     environments = importlib.import_module("environments")
     with pytest.raises(servers.PeerError, match=r"leave fake out of --peers(.|\n)*no compiler"):
         environments.call("fake", [sys.executable, "-c", "raise SystemExit('no compiler')"], dict(os.environ))
+
+
+def test_peers_are_started_with_their_own_options(servers: ModuleType, tmp_path: Path) -> None:
+    """Not with ours: vLLM's --dtype is no --load.dtype."""
+    job = servers.Job(tmp_path / "env", tmp_path / "merged", 8123, 512, (0, 1))
+    words = servers.RECIPES["vllm"].command(job)
+    assert words[words.index("--dtype") + 1] == "bfloat16" and not any("load." in word for word in words)
+    files = {servers.RECIPES[name].command(job)[2] for name in ("llama.cpp", "llama.cpp-q8_0", "llama.cpp-q4_0")}
+    assert files == {str(tmp_path / f"merged.{kind}.gguf") for kind in ("bf16", "q8_0", "q4_0")}
