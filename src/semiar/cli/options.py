@@ -127,7 +127,7 @@ def _value(hint: Any, value: Any) -> Any:
 
 def add_switch(one: Parser, name: str, told: str) -> None:
     """A switch that is no setting."""
-    one.add_argument(f"--{name}", type=bool, default=False, help=told)
+    one.add_argument(f"--{name}", type=bool, default=False, metavar=f"(or --{off(name)})", help=told)
 
 
 def add_pair(one: Parser, more: str = "") -> None:
