@@ -73,60 +73,71 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
         assert "usage: semiar" in capsys.readouterr().out
 
 
-def test_train_generate_bench_verify_regenerate_and_train_after(
-    capsys: pytest.CaptureFixture[str],
-    base: Path,
-    data: Path,
-    run: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+FP32 = ["--load.dtype", "float32"]
+
+
+def test_train_writes_a_whole_pair(run: Path, tmp_path: Path) -> None:
+    """Its run.yaml is a recipe, too."""
     assert {p.name for p in run.iterdir()} >= {"adapter_config.json", "adapter_model.safetensors", "drafter",
                                                "run.yaml", "metrics.json", "tokenizer.json"}  # fmt: skip
-    capsys.readouterr()
-    fp32 = ["--load.dtype", "float32"]
-    assert main(["generate", str(run), *fp32, "--max_new_tokens", "12", "what is 1 plus 1?"]) == 0
+    assert main(["train", "--config", str(run / "run.yaml"), "--out", str(tmp_path / "again"), "--dry-run"]) == 0
+
+
+def test_generate_writes_the_target_s_text_however_it_is_drafted(
+    capsys: pytest.CaptureFixture[str], run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["generate", str(run), "what is 1 plus 1?", *FP32, "--max_new_tokens", "12"]
+    assert main(words) == 0
     text, err = capsys.readouterr()
     assert text.endswith("\n") and err == ""
     tree, stop = ["--tree", "best", "--nodes", "6"], ["--stop_below", "0.5"]
     for extra in (["--num_speculative_tokens", "0"], ["--rule", "block"], tree, stop):
-        assert main(["generate", str(run), "what is 1 plus 1?", *fp32, "--max_new_tokens", "12", *extra]) == 0
+        assert main([*words, *extra]) == 0
         assert capsys.readouterr().out == text  # greedy: whatever is drafted, the text is the target's
-    assert main(["generate", str(run), "x", *fp32, "--max_new_tokens", "4", "--rule", "none"]) == 0
-    assert "LOSSY" in capsys.readouterr().err
     monkeypatch.setattr("sys.stdin", io.StringIO("what is 1 plus 1?"))
-    assert main(["generate", str(run), "-", *fp32, "--max_new_tokens", "4", "--temperature", "1", "--seed", "1"]) == 0
+    assert main(["generate", str(run), "-", *words[3:]]) == 0
+    assert capsys.readouterr().out == text
+    assert main([*words, "--temperature", "1", "--seed", "1"]) == 0
 
-    capsys.readouterr()
-    assert main(["bench", str(run), *fp32, "--data.limit", "2", "--max_new_tokens", "10", "--base"]) == 0
+
+def test_generate_says_when_it_is_lossy(capsys: pytest.CaptureFixture[str], run: Path) -> None:
+    assert main(["generate", str(run), "x", *FP32, "--max_new_tokens", "4", "--rule", "none"]) == 0
+    assert "LOSSY" in capsys.readouterr().err
+
+
+def test_bench_shows_what_it_measured_and_report_draws_it_again(capsys: pytest.CaptureFixture[str], copy: Path) -> None:
+    assert main(["bench", str(copy), *FP32, "--data.limit", "2", "--max_new_tokens", "10", "--base"]) == 0
     shown = capsys.readouterr().out
     assert "speed-up" in shown and "mean acceptance length" in shown and "base / plain / speculative" in shown
-    assert json.loads((run / "bench/metrics.json").read_text())["texts"] == {"compared": 2, "equal": 2}
-    page = (run / "bench/report.html").read_text()
-    (run / "bench/report.html").unlink()
-    assert main(["report", str(run / "bench")]) == 0
-    assert (run / "bench/report.html").read_text() == page and str(run / "bench/report.html") in capsys.readouterr().out
+    assert json.loads((copy / "bench/metrics.json").read_text())["texts"] == {"compared": 2, "equal": 2}
+    report = copy / "bench/report.html"
+    page = report.read_text()
+    report.unlink()
+    assert main(["report", str(copy / "bench")]) == 0
+    assert report.read_text() == page and str(report) in capsys.readouterr().out
 
-    assert main(["verify", str(run), "--data.limit", "2", "--max_new_tokens", "10", "--samples", "60"]) == 0
+
+def test_verify_writes_a_certificate(capsys: pytest.CaptureFixture[str], copy: Path) -> None:
+    assert main(["verify", str(copy), "--data.limit", "2", "--max_new_tokens", "10", "--samples", "60"]) == 0
     assert "lossless" in capsys.readouterr().out
-    found = json.loads((run / "certificate.json").read_text())
+    found = json.loads((copy / "certificate.json").read_text())
     assert found["passed"] and found["dtype"] == "float32" and found["greedy_tokens"] > 0
 
-    own = tmp_path / "own.jsonl"
-    words = ["regenerate", str(run), "--data", str(data), "--out", str(own), "--max_new_tokens", "8"]
-    assert main([*words, "--keep_unfinished", "--data.limit", "12"]) == 0
+
+def test_regenerate_and_train_after_on_the_target_s_own_answers(
+    capsys: pytest.CaptureFixture[str], base: Path, data: Path, run: Path, tmp_path: Path
+) -> None:
+    own, adapted = tmp_path / "own.jsonl", tmp_path / "adapted.jsonl"
+    words = ["--data", str(data), "--data.limit", "12", "--max_new_tokens", "8", "--keep_unfinished"]
+    assert main(["regenerate", str(run), "--out", str(own), *words]) == 0
     assert f"12 samples in {own}" in capsys.readouterr().out
-    words[1], words[5] = str(base), str(tmp_path / "adapted.jsonl")  # the same target, as a model and an adapter
-    assert main([*words, "--keep_unfinished", "--data.limit", "12", "--adapter", str(run)]) == 0
-    assert (tmp_path / "adapted.jsonl").read_text() == own.read_text()
-    after = train_words(
-        base, own, tmp_path / "after", "--mode", "after", "--adapter", str(run), "--init_drafter", str(run)
-    )
-    assert main(after) == 0
+    assert main(["regenerate", str(base), "--adapter", str(run), "--out", str(adapted), *words]) == 0
+    assert adapted.read_text() == own.read_text()  # the same target, as a model and an adapter
+    more = ["--mode", "after", "--adapter", str(run), "--init_drafter", str(run)]
+    assert main(train_words(base, own, tmp_path / "after", *more)) == 0
     assert "saved the pair in" in capsys.readouterr().err
-    kept, first = (load_file(f / "adapter_model.safetensors") for f in (tmp_path / "after", run))
+    kept, first = (load_file(folder / "adapter_model.safetensors") for folder in (tmp_path / "after", run))
     assert all(torch.equal(kept[name], first[name]) for name in first)
-    assert main(["train", "--config", str(run / "run.yaml"), "--out", str(tmp_path / "again"), "--dry-run"]) == 0
 
 
 def test_verify_fails_when_drafts_are_believed(
