@@ -106,9 +106,9 @@ class Load(Place):
     merge: bool = True
     """Fold a LoRA adapter into the weights for decoding (faster; the merged model is then the reference)."""
     engine: str = AUTO
-    """eager: as transformers runs it.  packed: weights laid out for the CPU's kernels, projections of one input joined
-    (the output head is kept twice).  compiled: packed, and whole passes of one row as graphs, up to a minute each to
-    compile.  native: a kernel of semiar's own for Llama-like models (weights are kept a second time).  auto: native or
+    """eager: as transformers runs it.  packed: weights laid out for the CPU's kernels, projections of one input joined.
+    compiled: packed, and whole passes of one row as graphs, up to a minute each to compile.  native: a kernel of
+    semiar's own for Llama-like models.  All but eager keep the output head twice.  auto: native or
     packed for bfloat16 on a CPU, else eager."""
     drafting: str = AUTO
     """The same for the drafter: eager, packed, compiled (its steps as one graph) or native (its steps as a program of

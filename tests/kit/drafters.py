@@ -65,7 +65,7 @@ class TestDrafter(Drafter):
     """Base of the drafters below: K drafts, nothing to learn."""
 
     __test__ = False  # not a test class
-    FACTS = replace(NoDrafter.FACTS, drafts=True)
+    FACTS = replace(NoDrafter.FACTS, drafts=True, trees=("best", "beam", "sampled"), stops=True)
 
     def __init__(self, count: int):
         super().__init__(NoSettings(num_speculative_tokens=count))

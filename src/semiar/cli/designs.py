@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from semiar.cli.options import Parser
-from semiar.drafters import REGISTRY
+from semiar.drafters import REGISTRY, facts_of
 
 HELP = "List the designs of drafters: what each is, and what can be set."
 
@@ -24,7 +24,7 @@ def run(chosen: Namespace) -> None:
     for head in ("name", "what it is", "distant past", "drafted tokens", "how it comes to be", "settings"):
         table.add_column(head)
     for name, one in REGISTRY.items():
-        facts = one.FACTS
+        facts = facts_of(one.Settings())
         made = "train" if facts.learns else "attach" if facts.attach else ""
         made += ", attach" if facts.learns and facts.attach else ""
         made += f", import ({facts.original})" if facts.original else ""

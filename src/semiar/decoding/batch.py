@@ -208,7 +208,7 @@ def _advance(context: Context, verdict: Verdict, hidden: Tensor, chain: bool) ->
 def _unverified(draft: Draft, law: Law, rng: torch.Generator | None) -> Verdict:
     """LOSSY: take a chain's tokens as they are, then one token of the target's."""
     if not draft.is_chain:
-        raise ConfigError("verify none with a tree-shaped draft", "a chain")
+        raise ConfigError("rule none with a tree", "a chain")
     batch, count = draft.tokens.shape
     if law.probs is None:
         assert law.tokens is not None

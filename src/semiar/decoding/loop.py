@@ -37,7 +37,7 @@ def decode(
     ``rule`` is ``exact`` (lossless), ``block`` (lossless, block verification, sampling only) or ``none`` (LOSSY: drafts
     are emitted unverified).  ``num_speculative_tokens`` lowers the drafter's K; 0 decodes plainly; a mapping gives K by
     the rows in work, each entry from its number on (``{1: 5, 8: 0}``: five up to seven rows, then none; see
-    `bench.calibrate.choose_counts`).  ``max_batch`` rows are in work at once, the others join as these finish; None =
+    `calibrate.choose_counts`).  ``max_batch`` rows are in work at once, the others join as these finish; None =
     all of them from the start.  ``profile`` waits for the device after each part of a step, so that `Step.parts` is
     exact on a GPU too.  ``plan`` asks for a tree or for stopping early; its count is not used.
     Raises ``ConfigError`` for prompts that are empty or leave no room in the model's context.
@@ -45,6 +45,7 @@ def decode(
     room = _check(target, prompts, limits, rule, max_batch)
     if plan is not None and plan.tree != "none" and rule != "exact":  # a hybrid may draft chains for a while
         raise ConfigError(f"tree {plan.tree} with verification rule {rule}", "rule exact, or tree none")
+    drafter.check(plan or Plan())
     counts = _counts(drafter, num_speculative_tokens)
     most = max(counts.values())
     if limits.max_new_tokens == 0 or not prompts:

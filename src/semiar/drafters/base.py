@@ -138,6 +138,16 @@ class Drafter(nn.Module):
             raise ConfigError(f"num_speculative_tokens {wanted}", f"0 to {own}, the drafter's K; 0 decodes plainly")
         return own if wanted is None else wanted
 
+    def check(self, plan: Plan) -> None:
+        """Raise ``ConfigError`` for a way of drafting that it does not know."""
+        facts = self.facts(self.settings)
+        trees = ("none", *facts.trees)
+        if plan.tree not in trees:
+            raise ConfigError(f"tree {plan.tree} with drafter {self.name}", f"tree {' or '.join(trees)}")
+        if plan.stop_below and not facts.stops:
+            found = f"stop_below {plan.stop_below} with drafter {self.name}"
+            raise ConfigError(found, "0: its tokens have no probability of their own")
+
     @property
     def drafts(self) -> bool:
         """Whether it ever proposes anything."""

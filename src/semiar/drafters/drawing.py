@@ -8,9 +8,7 @@ import torch
 from torch import Tensor
 
 from semiar.core.calibration import Calibration
-from semiar.core.draft import Plan
 from semiar.core.sampling import Law, Sampling, distribution, pick
-from semiar.errors import ConfigError
 
 
 def draw_chain(
@@ -49,12 +47,6 @@ def draw_chain(
             if not bool(going.any()):
                 break
     return torch.cat(tokens, 1), torch.cat(laws, 1) if laws else None
-
-
-def only_chains(plan: Plan, name: str) -> None:
-    """Raise ``ConfigError`` when a tree is asked of a drafter that drafts none."""
-    if plan.tree != "none":
-        raise ConfigError(f"tree {plan.tree} with drafter {name}", "tree none: it drafts chains")
 
 
 def _confidence(logits: Tensor, law: Law, choice: Tensor) -> Tensor:

@@ -54,6 +54,8 @@ class Facts:
     searches: bool = False
     """Whether it looks up what followed the same tokens before."""
     trees: tuple[str, ...] = ("best", "beam", "sampled")
+    stops: bool = True
+    """Whether a chain can end early, after a token that its own law finds unlikely."""
     attach: str = ""
     """"" = it has to be trained; alone = it can be put beside any target; around = around a trained drafter."""
 

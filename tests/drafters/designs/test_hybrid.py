@@ -103,6 +103,15 @@ def test_it_learns_as_its_trained_drafter(target: Target) -> None:
         torch.testing.assert_close(ours, theirs)
 
 
+def test_k_is_the_pair_s_unless_another_is_said() -> None:
+    """A pair of K = 3 used to become a hybrid of K = 5 in silence."""
+    target = target_of("llama")
+    inner = semi_drafter(target, None, num_speculative_tokens=3)
+    hybrid = HybridDrafter.around(settings_of("hybrid"), inner, target)
+    assert hybrid.settings.num_speculative_tokens == hybrid.inner.settings.num_speculative_tokens == 3
+    assert hybrid_of(target, inner).settings.num_speculative_tokens == 4
+
+
 def test_the_settings_of_the_trained_drafter() -> None:
     inner = {"small_lm": "gru", "num_heads": 2, "lora_r": 2}
     settings = draft_settings("hybrid", min_match=3, inner=inner, draft_vocab_size=50)

@@ -143,8 +143,11 @@ def test_options_that_cannot_be(options: dict[str, Any], named: str) -> None:
         build_drafter(settings_of("lookup", **options), target_of("llama"), None)
 
 
-def test_no_tree_is_drafted() -> None:
+@pytest.mark.parametrize("name", ["lookup", "recycling", "none"])
+def test_what_a_design_does_not_draft_is_refused(name: str) -> None:
+    """It used to be taken without effect."""
     target = target_of("llama")
-    drafter = build_drafter(settings_of("lookup"), target, None)
-    with pytest.raises(ConfigError, match="tree best with drafter lookup"):
-        list(decode(target, drafter, prompts_of(96, [5]), Limits(4), plan=Plan(tree="best")))
+    drafter = build_drafter(settings_of(name), target, None)
+    for plan, told in ((Plan(tree="beam"), "tree beam"), (Plan(stop_below=0.5), "stop_below 0.5")):
+        with pytest.raises(ConfigError, match=f"{told} with drafter {name}"):
+            list(decode(target, drafter, prompts_of(96, [5]), Limits(4), plan=plan))

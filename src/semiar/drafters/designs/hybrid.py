@@ -89,6 +89,8 @@ class HybridDrafter(Drafter):
         default, size = HybridSettings.draft_vocab_size, inner.settings.draft_vocab_size
         if settings.draft_vocab_size not in (default, size):
             raise ConfigError(f"draft_vocab_size {settings.draft_vocab_size}", f"{size}, as the pair's own drafter has")
+        if settings.num_speculative_tokens == HybridSettings.num_speculative_tokens:  # not said
+            settings = replace(settings, num_speculative_tokens=inner.settings.num_speculative_tokens)
         whole = replace(settings, draft_vocab_size=size, inner=asdict(inner.settings))
         return cls(whole, target, inner.vocab, inner.extra_config()).bind(target)
 
@@ -108,7 +110,8 @@ class HybridDrafter(Drafter):
     @classmethod
     def facts(cls, settings: HybridSettings) -> Facts:
         inner = facts_of(inner_settings(settings))
-        return replace(cls.FACTS, distant=inner.distant, recent=inner.recent, form=inner.form, trees=inner.trees)
+        same = {name: getattr(inner, name) for name in ("distant", "recent", "form", "trees", "stops")}
+        return replace(cls.FACTS, **same)
 
     @property
     def label(self) -> str:

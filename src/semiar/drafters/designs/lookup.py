@@ -15,7 +15,6 @@ import torch
 from semiar.core.draft import Draft, Plan
 from semiar.core.sampling import Sampling
 from semiar.drafters.base import Context, Drafter, State
-from semiar.drafters.drawing import only_chains
 from semiar.drafters.facts import Distant, Facts, Recent
 from semiar.drafters.finding import Corpus, Finder, Finders, FindingSettings, fill
 from semiar.drafters.registry import register
@@ -39,7 +38,7 @@ class LookupDrafter(Drafter):
     FACTS = Facts(
         "prompt lookup", "the tokens after the longest earlier match of the text's end",
         "Prompt Lookup Decoding (Saxena 2023); SAM Decoding (Hu et al. 2024)",
-        Distant.TEXT, Recent.SAME, learns=False, head=False, searches=True, trees=(), attach="alone",
+        Distant.TEXT, Recent.SAME, learns=False, head=False, searches=True, trees=(), stops=False, attach="alone",
     )  # fmt: skip
 
     def __init__(self, settings: LookupSettings, target: object = None, vocab: object = None, corpus_size: int = 0):
@@ -60,7 +59,6 @@ class LookupDrafter(Drafter):
         self, context: Context, state: State, plan: Plan, sampling: Sampling, rng: torch.Generator | None
     ) -> Draft:
         assert isinstance(state, Finders)
-        only_chains(plan, self.name)
         state.follow(context)
         chains = state.propose(min(plan.count, self.settings.num_speculative_tokens))
         return Draft.chain(fill(chains, context.tokens.device))

@@ -28,7 +28,7 @@ class NoDrafter(Drafter):
     Settings = NoSettings
     FACTS = Facts(
         "no drafter", "plain decoding, the baseline of every comparison", "",
-        Distant.NOTHING, Recent.NOTHING, drafts=False, learns=False, head=False, attach="alone", trees=(),
+        Distant.NOTHING, Recent.NOTHING, drafts=False, learns=False, head=False, attach="alone", trees=(), stops=False,
     )  # fmt: skip
 
     def __init__(self, settings: DrafterSettings | None = None, target: object = None, vocab: object = None):

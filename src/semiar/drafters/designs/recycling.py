@@ -22,7 +22,6 @@ from semiar.drafters.facts import Distant, Facts, Recent
 from semiar.drafters.layers.heads import DraftHead, limited_head
 from semiar.drafters.registry import register
 from semiar.drafters.settings import HeadSettings
-from semiar.errors import ConfigError
 from semiar.settings import at_least
 from semiar.targets.target import Target
 
@@ -58,7 +57,7 @@ class RecyclingDrafter(Drafter):
     FACTS = Facts(
         "Token Recycling", "what the target thought might follow each token the last time it read it",
         "Turning Trash into Treasure: Token Recycling (Luo et al. 2024)",
-        Distant.TEXT, Recent.SAME, learns=False, trees=("best",), attach="alone",
+        Distant.TEXT, Recent.SAME, learns=False, trees=("best",), stops=False, attach="alone",
     )  # fmt: skip
 
     def __init__(self, settings: RecyclingSettings, target: Target, vocab: Tensor | None, learned: bool = False):
@@ -96,8 +95,6 @@ class RecyclingDrafter(Drafter):
     def propose(
         self, context: Context, state: State, plan: Plan, sampling: Sampling, rng: torch.Generator | None
     ) -> Draft:
-        if plan.tree not in ("none", "best"):
-            raise ConfigError(f"tree {plan.tree} with drafter {self.name}", "none or best: its candidates have no law")
         table: Tensor = state.values["table"]
         self._remember(context, table)
         count = min(plan.count, self.settings.num_speculative_tokens)

@@ -52,7 +52,7 @@ class SemiSettings(LearnedSettings):
     """With fusion additive: rank of the bias that h_q adds to the logits."""
     induction: bool = True
     """With small_lm context: keys know the token before their own, and half the heads start by looking for the newest
-    token there (see `context_lm`); h_q also goes to the head directly."""
+    token there; h_q also goes to the head directly."""
 
     inherited: ClassVar[tuple[str, ...]] = ("induction",)
 
